@@ -6,96 +6,18 @@ from dataclasses import replace
 from functools import partial
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
-from experiments.experiment import Arrays, Experiment, RunContext, seeded, setting, stacked
-from mpt_lml import masks, scores
-from mpt_lml.models.base import ConditionalModel
+from experiments.experiment import Arrays, Experiment, RunContext, setting, stacked
 from mpt_lml.models.hmm import HMM
 from mpt_lml.recorded import Finding, Outcome
 from mpt_lml.verdicts import mean_and_error
-from mpt_score.networks.side_by_side import train_side_by_side
+from mpt_score.networks.known_language import (
+    LAWS,
+    KnownLanguageSettings,
+    Problem,
+    train_known_language,
+)
 from mpt_score.networks.symbol_bert import SymbolBERT
-
-
-class Stratified(masks.UniformSize):
-    """Uniform sizes, spread evenly over each batch: ``masks.sample_masks`` asks a law's ``sample``."""
-
-    sample = masks.SizeLaw.stratified
-
-
-LAWS: dict[str, masks.SizeLaw] = {
-    "fixed-15": masks.FixedRate(0.15),
-    "fixed-50": masks.FixedRate(0.5),
-    "fixed-80": masks.FixedRate(0.8),
-    "uniform": masks.UniformSize(),
-    "stratified": Stratified(),
-}
-
-
-class Problem:
-    """Fresh sequences of a source, random orders for each, and what the source says about them.
-
-    N sequences of D symbols with O orders each. An order gives D nested masks, of sizes 1..D, so that
-    there are P = N · O · D rows of a sequence and a mask, the sizes fastest. ``x`` is (N, D), ``order``
-    (N, O, D); ``rows``, ``mask`` and ``values``, the source's log p(x_j | x_R), are (P, D).
-    """
-
-    def __init__(
-        self, source: HMM, num_data: int, num_orders: int, *, generator: torch.Generator
-    ) -> None:
-        features = source.num_features
-        self.x = source.sample(num_data, generator=generator)
-        ranks = masks.sample_ranks(num_data * num_orders, features, generator=generator)
-        self.order = ranks.argsort(dim=1).view(num_data, num_orders, features)
-        self.mask = masks.nested_masks(self.order).flatten(0, 2)
-        self.rows = self.x.repeat_interleave(num_orders * features, dim=0)
-        self.values = source.log_each(self.rows, self.mask)
-
-    def by_size(self, values: Float[Tensor, "P D"]) -> Float[Tensor, "N O D"]:
-        """Score of every mask, by sequence, order and size."""
-        # ``order`` happens to have this shape: an order has as many places as there are sizes.
-        return scores.mask_score(values, self.mask).view(self.order.shape)
-
-    def compare(self, model: ConditionalModel) -> dict[str, Tensor]:
-        """The source minus ``model`` at the same sequences and masks, with standard errors, nats.
-
-        ``area`` and ``chain`` (N, O): every masked token scored, and log p(x) − log p_π(x).
-        """
-        difference = self.values - model.log_each(self.rows, self.mask)
-        by_size = self.by_size(difference)
-        # Of the mask of size M, which hides order[:M], the token that is shown next: order[M − 1].
-        shown_next = difference.view(*self.order.shape, -1).gather(3, self.order[..., None])
-        area = by_size.sum(dim=2)
-        chain = shown_next.sum(dim=(2, 3))
-        gap, gap_error = mean_and_error(area.mean(dim=1))
-        size_gap, size_gap_error = mean_and_error(by_size.mean(dim=1))
-        return {
-            "area": area,
-            "chain": chain,
-            "spread": chain.var(dim=1).mean().sqrt(),  # over orders of the same sequence
-            "gap": gap,
-            "gap_error": gap_error,
-            "size_gap": size_gap,
-            "size_gap_error": size_gap_error,
-        }
-
-    def designs(self, area: Float[Tensor, "N O"]) -> dict[str, Tensor]:
-        """Standard error of one gap, one order a sequence, by what source and network share.
-
-        Args:
-            area: of :meth:`compare`, source minus network.
-        """
-        source = self.by_size(self.values).sum(dim=2)
-        network = source - area
-        separate = (source[:, 0].var() + network[:, 0].var()) / len(source)
-        return {
-            "error/same masks, all tokens": mean_and_error(area[:, 0])[1],
-            # The source has the first order of each sequence, the network the second.
-            "error/same sequences, other masks": mean_and_error(source[:, 0] - network[:, 1])[1],
-            "error/other sequences": separate.sqrt(),
-        }
 
 
 class KnownLanguage(Experiment, name="known-language", resumable=True):
@@ -125,7 +47,7 @@ class KnownLanguage(Experiment, name="known-language", resumable=True):
 
     def measure(self, context: RunContext) -> Outcome:
         source = HMM.cyclic()
-        problem = Problem(source, self.num_test, self.num_orders, generator=seeded(10))
+        problem = Problem.of_the_record(source, self._settings("uniform", self.seeds))
         checksum = context.checksum([problem.x])
 
         runs = {
@@ -188,19 +110,25 @@ class KnownLanguage(Experiment, name="known-language", resumable=True):
         self, source: HMM, law: str, seeds: Sequence[int], context: RunContext
     ) -> list[SymbolBERT]:
         """Networks of these seeds, trained side by side on the device of ``context``."""
-        size = (source.num_values, source.num_features, self.width)
-        models = [SymbolBERT(*size, seed=seed) for seed in seeds]
-        for model in models:
-            model.network.to(context.device)
-        train_side_by_side(
-            models,
-            source,
-            LAWS[law],
-            generators=[seeded(seed) for seed in seeds],
+        networks = train_known_language(
+            self._settings(law, seeds),
+            source=source,
+            device=context.device,
+            progress=lambda steps, _: context.progress(steps, f"{law}, step"),
+        )
+        if networks.num_steps < self.num_steps:  # what is half trained is no result
+            raise KeyboardInterrupt
+        return networks.models[law]
+
+    def _settings(self, law: str, seeds: Sequence[int]) -> KnownLanguageSettings:
+        return KnownLanguageSettings(
+            laws=(law,),
+            seeds=tuple(seeds),
             num_steps=self.num_steps,
             batch_size=self.batch_size,
             learning_rate=self.learning_rate,
             half_precision=self.half_precision,
-            progress=lambda steps, _: context.progress(steps, f"{law}, step"),
+            width=self.width,
+            num_test=self.num_test,
+            num_orders=self.num_orders,
         )
-        return models

@@ -8,6 +8,7 @@ The modules, in the order in which a stranger should read them:
 * ``networks.masked_lm``: a network as a conditional model, the conventions of its family included.
 * ``networks.symbol_bert``: a small BERT of symbols, for the book's known language.
 * ``networks.small_bert``: the training of the book's own BERT, from nothing.
+* ``networks.known_language``: its training on that language, and what it lacks of the source.
 * ``networks.vit_mae``: masked autoencoders of images.
 * ``scorer``: a network with its tokenizer.
 * ``loading``: from a name, a folder or a function to a scorer.

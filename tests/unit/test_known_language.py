@@ -13,11 +13,21 @@ import torch
 from models import generator, random_hmm
 from torch import Tensor
 
-from experiments import known_language
 from experiments.experiment import RunContext
-from experiments.known_language import LAWS, KnownLanguage, Problem
+from experiments.known_language import KnownLanguage
 from mpt_lml import HMM, masks
 from mpt_lml.files import CheckpointMismatchError
+from mpt_score.networks import known_language
+from mpt_score.networks.known_language import (
+    FULL,
+    LAWS,
+    TINY,
+    KnownLanguageSettings,
+    Problem,
+    compare_with_source,
+    train_known_language,
+)
+from mpt_score.networks.side_by_side import Training
 from mpt_score.networks.symbol_bert import SymbolBERT
 
 pytest.importorskip("transformers")
@@ -183,9 +193,11 @@ class Untrained(NamedTuple):
 def untrained(tmp_path, monkeypatch) -> Untrained:
     found = Untrained({}, [], [], tmp_path)
 
-    def train(models, source, law, *, generators, **settings: object) -> None:
+    def train(models, source, laws, *, generators, num_steps, **settings: object) -> Training:
+        [law] = set(laws)
         found.laws.append(law)
         found.draws.append([each.initial_seed() for each in generators])
+        return Training(num_steps, torch.zeros(num_steps, len(models)))
 
     monkeypatch.setattr(known_language, "train_side_by_side", train)
     outcome = KnownLanguage.preset("quick", seeds=SEEDS).run(RunContext(folder=tmp_path))
@@ -223,3 +235,67 @@ def test_each_array_is_what_the_networks_of_its_seeds_lack(untrained: Untrained)
     torch.testing.assert_close(arrays[f"variant/{SIZES[32]}"][1:], expected)
     for name, error in problem.designs(first["area"]).items():
         torch.testing.assert_close(arrays[name], error)
+
+
+# -- the same training on a page -----------------------------------------------------------------------
+
+
+def test_the_settings_of_a_page_are_those_of_the_record() -> None:
+    record = KnownLanguage()
+    for name in ("seeds", "num_steps", "batch_size", "learning_rate", "half_precision", "width"):
+        assert getattr(FULL, name) == getattr(record, name)
+    assert (FULL.num_test, FULL.num_orders) == (record.num_test, record.num_orders)
+    assert FULL.laws == tuple(LAWS)
+
+
+def test_a_page_and_the_experiment_train_and_compare_the_same() -> None:
+    """All laws side by side on the page, one after the other in the experiment."""
+    quick = KnownLanguage.preset("quick", variants=(), half_precision=False)
+    recorded = quick.run(RunContext()).arrays
+    shared = ("seeds", "num_steps", "batch_size", "half_precision", "width", "num_test")
+    settings = {name: getattr(quick, name) for name in (*shared, "num_orders")}
+    networks = train_known_language(KnownLanguageSettings(**settings))
+    assert networks.losses.shape == (len(LAWS), 2, 10)
+    found = compare_with_source(networks)
+    assert found.keys() == {
+        f"{name}/{law}" for name in ("gap", "gap_error", "spread", "size_gap") for law in LAWS
+    }
+    for name, value in found.items():
+        torch.testing.assert_close(value, recorded[name], atol=1e-3, rtol=0)
+
+
+def test_the_tiny_training_is_the_same_again() -> None:
+    assert TINY.num_networks == 3
+    once, again = (compare_with_source(train_known_language(TINY)) for _ in range(2))
+    for name, value in once.items():
+        assert torch.equal(value, again[name])
+        assert value.isfinite().all()
+
+
+def test_networks_that_were_interrupted_can_be_compared_but_are_no_record() -> None:
+    def stopped(items, label):
+        for number, item in enumerate(items):
+            if number == 4:
+                raise KeyboardInterrupt
+            yield item
+
+    networks = train_known_language(TINY, progress=stopped)
+    assert networks.num_steps == 4 and networks.losses.shape == (3, 1, 4)
+    assert compare_with_source(networks)["gap/uniform"].isfinite().all()
+    with pytest.raises(KeyboardInterrupt):
+        KnownLanguage.preset("quick").run(RunContext(progress=stopped))
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"laws": ("always",)}, "laws must be some of fixed-15, .*, got"),
+        ({"laws": ()}, "laws must be some of fixed-15"),
+        ({"seeds": (4, 4)}, "seeds must differ"),
+        ({"num_orders": 1}, "num_orders must be >= 2"),
+    ],
+)
+def test_settings_that_name_no_training_are_refused(setting: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        KnownLanguageSettings(**setting)

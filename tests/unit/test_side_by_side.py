@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import pytest
 import torch
 from models import generator
-from other_device import OtherDevice
+from other_device import WAITS, OtherDevice
 from torch import Tensor
 from torch.nn import functional
 from torch.nn.utils import parameters_to_vector
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-from mpt_lml import HMM, fit, masks, scores
+from mpt_lml import HMM, masks, scores
 from mpt_score.networks import side_by_side
-from mpt_score.networks.side_by_side import SideBySide, train_side_by_side
+from mpt_score.networks.known_language import Stratified
+from mpt_score.networks.side_by_side import SideBySide, Training, train_side_by_side
 from mpt_score.networks.symbol_bert import SymbolBERT
 
 pytest.importorskip("transformers")
@@ -59,15 +66,16 @@ def test_the_gradient_is_that_of_each_networks_own_score(
     models = [SymbolBERT(source.num_values, 6, 8, seed=seed) for seed in seeds]
     gradients: list[Tensor] = []
 
-    def first_step(together: SideBySide, loss, schedules, **options) -> None:
-        of_weights = torch.autograd.grad(loss(0), list(together.weights))
-        gradients.append(torch.cat([gradient.flatten(1) for gradient in of_weights], dim=1))
+    class FirstStep(torch.optim.AdamW):
+        def step(self) -> None:
+            of_weights = [weight.grad for weight in self.param_groups[0]["params"]]
+            gradients.append(torch.cat([gradient.flatten(1) for gradient in of_weights], dim=1))
 
-    monkeypatch.setattr(fit, "descend", first_step)
+    monkeypatch.setattr(side_by_side, "AdamW", FirstStep)
     train_side_by_side(
         models,
         source,
-        law,
+        [law, law],
         generators=[generator(seed) for seed in seeds],
         num_steps=5,
         batch_size=8,
@@ -93,7 +101,7 @@ def test_each_network_learns() -> None:
     train_side_by_side(
         models,
         source,
-        masks.FixedRate(0.5),
+        [masks.FixedRate(0.5)] * 2,
         generators=[generator(seed) for seed in (1, 2)],
         num_steps=60,
         batch_size=16,
@@ -144,12 +152,11 @@ def test_they_are_trained_where_they_are() -> None:
     settings = {"num_steps": 3, "batch_size": 2, "learning_rate": 1e-3}
     source = HMM.cyclic(num_features=4)
     here, there = (SymbolBERT(source.num_values, 4, 8, seed=1) for _ in range(2))
-    train_side_by_side([here], source, masks.UniformSize(), generators=[generator()], **settings)
+    uniform = [masks.UniformSize()]
+    train_side_by_side([here], source, uniform, generators=[generator()], **settings)
     with OtherDevice() as other:
         there.network.to(other.device)
-        train_side_by_side(
-            [there], source, masks.UniformSize(), generators=[generator()], **settings
-        )
+        train_side_by_side([there], source, uniform, generators=[generator()], **settings)
         for found, wanted in zip(
             there.network.parameters(), here.network.parameters(), strict=True
         ):
@@ -189,7 +196,7 @@ def test_rows_come_to_where_the_networks_are(
         train_side_by_side(
             [model],
             HMM.cyclic(num_features=4),
-            masks.UniformSize(),
+            [masks.UniformSize()],
             generators=[generator()],
             num_steps=1,
             batch_size=2,
@@ -201,11 +208,256 @@ def test_rows_come_to_where_the_networks_are(
 
 
 @pytest.mark.bad_input
-def test_a_network_without_a_generator_of_its_own_is_refused() -> None:
+@pytest.mark.parametrize("missing", ["laws", "generators"])
+def test_a_network_without_a_law_or_a_generator_of_its_own_is_refused(missing: str) -> None:
     models = [SymbolBERT(3, 4, 8, seed=seed) for seed in (1, 2)]
     settings = {"num_steps": 1, "batch_size": 2, "learning_rate": 1e-3}
+    laws = [masks.UniformSize()] * (1 if missing == "laws" else 2)
+    draws = [generator()] * (1 if missing == "generators" else 2)
     source = HMM.cyclic(num_features=4)
-    with pytest.raises(ValueError, match="one for each network, got 1 for 2"):
+    with pytest.raises(ValueError, match=f"{missing} must be one for each network, got 1 for 2"):
+        train_side_by_side(models, source, laws, generators=draws, **settings)
+
+
+# -- several laws, blocks of draws, and an early end ---------------------------------------------------
+
+SOURCE = HMM.cyclic(num_features=6)
+
+
+def trained(
+    laws: list[masks.SizeLaw], seeds: list[int], **settings: object
+) -> tuple[list[SymbolBERT], Training]:
+    """Networks of six symbols and width 8, and what their training says."""
+    models = [SymbolBERT(12, 6, 8, seed=seed) for seed in seeds]
+    how = {"num_steps": 7, "batch_size": 5, "learning_rate": 1e-2} | settings
+    draws = [generator(seed) for seed in seeds]
+    return models, train_side_by_side(models, SOURCE, laws, generators=draws, **how)
+
+
+def weights_of(model: SymbolBERT) -> Tensor:
+    return parameters_to_vector(model.network.parameters()).detach()
+
+
+def answers_of(model: SymbolBERT) -> Tensor:
+    """Not its weights: a key's bias changes nothing, and Adam follows the rounding of its gradient."""
+    x = SOURCE.sample(20, generator=generator(9))
+    mask = masks.sample_masks(20, 6, masks.UniformSize(), generator=generator(9))
+    return model.log_values(x, mask).detach()
+
+
+def test_steps_are_those_of_a_plain_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one network, with AdamW's own gradients; seven steps in blocks of three."""
+    monkeypatch.setattr(side_by_side, "STEPS_AT_ONCE", 3)
+    law = masks.FixedRate(0.4)
+    [model], training = trained([law], [4])
+    alone = SymbolBERT(12, 6, 8, seed=4)
+    optimizer = torch.optim.AdamW(alone.network.parameters(), lr=1e-2)
+    cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=7)
+    draws = generator(4)
+    losses = []
+    for _ in range(7):
+        x = SOURCE.sample(5, generator=draws)
+        mask = masks.sample_masks(5, 6, law, generator=draws)
+        log_q = alone.log_values(x, mask).gather(2, x[..., None])[..., 0]
+        loss = -scores.mask_score(log_q, mask).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        cycle.step()
+        losses.append(loss.item())
+    assert training.num_steps == 7
+    assert training.losses[:, 0].tolist() == pytest.approx(losses, abs=1e-4)
+    torch.testing.assert_close(answers_of(model), answers_of(alone), atol=1e-3, rtol=0)
+
+
+def test_each_network_follows_its_own_law() -> None:
+    """Three laws and two seeds at once, against each law by itself."""
+    laws = [masks.FixedSize(2), masks.UniformSize(), Stratified()]
+    together, training = trained([law for law in laws for _ in (1, 2)], [4, 44] * 3)
+    for number, law in enumerate(laws):
+        apart, by_itself = trained([law, law], [4, 44])
+        columns = slice(2 * number, 2 * number + 2)
+        torch.testing.assert_close(training.losses[:, columns], by_itself.losses)
+        for found, wanted in zip(together[columns], apart, strict=True):
+            torch.testing.assert_close(answers_of(found), answers_of(wanted), atol=1e-3, rtol=0)
+    assert (answers_of(together[0]) - answers_of(together[2])).abs().max() > 0.01
+
+
+def test_sequences_of_generators_in_one_state_are_drawn_once() -> None:
+    """As if each were drawn by itself: the same sequences until the stratified law has taken less."""
+    laws = [masks.FixedSize(2), masks.UniformSize(), Stratified()]
+    draws = [generator(4) for _ in laws]
+    x, mask = side_by_side._draw(SOURCE, laws, 3, 5, draws, torch.device("cpu"))
+    for number, law in enumerate(laws):
+        own = generator(4)
+        for step in range(3):
+            assert torch.equal(x[step, number], SOURCE.sample(5, generator=own))
+            expected = masks.sample_masks(5, 6, law, generator=own)
+            assert torch.equal(mask[step, number], expected)
+    assert torch.equal(x[:, 0], x[:, 1]) and not torch.equal(x[1:, 0], x[1:, 2])
+
+
+def test_what_was_learned_until_an_interrupt_is_kept(caplog: pytest.LogCaptureFixture) -> None:
+    """Ctrl-C after four of seven steps; a progress that stops by itself is the same."""
+
+    def stopped(items, label):
+        for number, item in enumerate(items):
+            if number == 4:
+                raise KeyboardInterrupt
+            yield item
+
+    def ended(items, label):
+        yield from list(items)[:4]
+
+    law = masks.UniformSize()
+    [interrupted], training = trained([law], [4], progress=stopped)
+    assert "interrupted after 4 of 7 steps" in caplog.text
+    [early], _ = trained([law], [4], progress=ended)
+    _, whole = trained([law], [4])
+    assert training.num_steps == 4
+    assert torch.equal(training.losses, whole.losses[:4])
+    assert torch.equal(weights_of(interrupted), weights_of(early))
+    assert not torch.equal(weights_of(interrupted), weights_of(SymbolBERT(12, 6, 8, seed=4)))
+
+
+def test_a_loss_without_a_number_is_named_and_changes_nothing() -> None:
+    model = SymbolBERT(12, 6, 8, seed=4)
+    with pytest.raises(FloatingPointError, match=r"the loss of network 0 is nan at step \d"):
         train_side_by_side(
-            models, source, masks.UniformSize(), generators=[generator()], **settings
+            [model],
+            SOURCE,
+            [masks.UniformSize()],
+            generators=[generator(4)],
+            num_steps=9,
+            batch_size=5,
+            learning_rate=1e30,
         )
+    assert torch.equal(weights_of(model), weights_of(SymbolBERT(12, 6, 8, seed=4)))
+
+
+# -- on a card -------------------------------------------------------------------------------------
+
+
+class StandInGraph(TorchDispatchMode):
+    """A CUDA graph without a card: what was run while it recorded is run again at the same places.
+
+    As a real one it repeats operations with the numbers that stand in their inputs then, and refuses
+    what would wait for the card, or bring it a number of Python's.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations: list[tuple] = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function in (*WAITS, torch.ops.aten.lift_fresh.default):
+            raise RuntimeError(f"operation not permitted when stream is capturing: {function}")
+        kwargs = kwargs or {}
+        output = function(*args, **kwargs)
+        self.operations.append((function, args, kwargs, output))
+        return output
+
+    @torch.no_grad()
+    def replay(self) -> None:
+        for function, args, kwargs, output in self.operations:
+            again = function(*args, **kwargs)
+            for place, value in zip(tree_leaves(output), tree_leaves(again), strict=True):
+                # A view, and what is changed in place, is where it was.
+                if isinstance(place, Tensor) and place.data_ptr() != value.data_ptr():
+                    place.copy_(value)
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> Iterator[OtherDevice]:
+    """A second device that has streams and graphs."""
+    stream = SimpleNamespace(wait_stream=lambda other: None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda: stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", StandInGraph)
+    monkeypatch.setattr(torch.cuda, "graph", lambda graph: graph)
+    with OtherDevice() as other:
+        yield other
+
+
+def trained_on(device: torch.device | str) -> tuple[list[Tensor], Tensor]:
+    """Weights of two networks after seven steps, and the losses."""
+    models = [SymbolBERT(12, 6, 8, seed=seed).to(device) for seed in (4, 44)]
+    training = train_side_by_side(
+        models,
+        SOURCE,
+        [masks.UniformSize(), masks.FixedSize(2)],
+        generators=[generator(4), generator(44)],
+        num_steps=7,
+        batch_size=5,
+        learning_rate=1e-2,
+    )
+    assert training.losses.device == models[0].device
+    return [weights_of(model).cpu() for model in models], training.losses.cpu()
+
+
+@pytest.mark.parametrize("steps_at_once", [3, 100])
+def test_a_recorded_step_trains_the_same(
+    steps_at_once: int,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    request: pytest.FixtureRequest,
+) -> None:
+    """With new sequences in every replay, and without a wait but for one in each block of draws."""
+    monkeypatch.setattr(side_by_side, "STEPS_AT_ONCE", steps_at_once)
+    wanted, losses = trained_on("cpu")
+    replays = []
+    replay = StandInGraph.replay
+    monkeypatch.setattr(StandInGraph, "replay", lambda self: replays.append(replay(self)))
+    other = request.getfixturevalue("card")
+    found, there = trained_on(other.device)
+    assert caplog.text == "" and len(replays) == 7
+    torch.testing.assert_close(there, losses)
+    for one, expected in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, expected, atol=1e-5, rtol=0)
+    # Losses are looked at when the next block has been drawn, and at the end, where they and the
+    # weights are read back.
+    num_blocks = -(-7 // steps_at_once)
+    assert other.waits["aten.nonzero.default"] == num_blocks
+    assert other.waits.total() <= num_blocks + 10
+
+
+def test_where_nothing_can_be_recorded_the_steps_are_taken_one_by_one(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, card: OtherDevice
+) -> None:
+    """A network that waits for the card in its step, and says so."""
+    mean = Tensor.mean
+
+    def waiting(values: Tensor, *args: object, **kwargs: object) -> Tensor:
+        result = mean(values, *args, **kwargs)
+        result.detach().sum().item()
+        return result
+
+    monkeypatch.setattr(Tensor, "mean", waiting)
+    found, losses = trained_on(card.device)
+    assert "no CUDA graph here (operation not permitted" in caplog.text
+    monkeypatch.setattr(Tensor, "mean", mean)
+    wanted, expected = trained_on("cpu")
+    torch.testing.assert_close(losses, expected)
+    for one, each in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, each, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "has_bfloat16", "expected"),
+    [
+        ("cpu", False, torch.bfloat16),
+        ("cuda", True, torch.bfloat16),
+        ("cuda", False, torch.float32),  # a T4 imitates bfloat16
+    ],
+)
+def test_half_precision_is_what_the_device_has(
+    kind: str, has_bfloat16: bool, expected: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_supported(including_emulation: bool) -> bool:
+        return has_bfloat16 or including_emulation
+
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", is_supported)
+    assert side_by_side._dtype_of_products(True, torch.device(kind)) == expected
+    assert side_by_side._dtype_of_products(False, torch.device(kind)) == torch.float32

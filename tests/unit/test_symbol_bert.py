@@ -89,6 +89,28 @@ def test_answers_are_where_the_data_are(
             torch.testing.assert_close(found.cpu().double(), expected, rtol=0, atol=1e-5)
 
 
+def test_a_card_is_asked_for_many_rows_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls of 1024 rows on the CPU, of 16,384 on a card, and 1024 again back on the CPU."""
+    net = small()
+    x = SOURCE.sample(3000, generator=generator(3))
+    mask = masks.sample_masks(3000, 4, masks.UniformSize(), generator=generator(2))
+    forward = net.network.forward
+    rows: list[int] = []
+
+    def counted(input_ids: torch.Tensor) -> object:
+        rows.append(len(input_ids))
+        return forward(input_ids=input_ids)
+
+    monkeypatch.setattr(net.network, "forward", counted)
+    here = net.log_each(x, mask)
+    with OtherDevice() as other:
+        assert net.to(other.device) is net and net.device == other.device
+        there = net.log_each(x, mask)
+        net.to("cpu").log_each(x[:1025], mask[:1025])
+    assert rows == [1024, 1024, 952, 3000, 1024, 1]
+    torch.testing.assert_close(there, here, rtol=0, atol=1e-5)
+
+
 @pytest.mark.bad_input
 def test_weights_are_loaded_from_a_file_only(tmp_path) -> None:
     for path in (tmp_path, tmp_path / "nothing.safetensors"):

@@ -15,6 +15,7 @@ import mpt_score
 from mpt_lml import masks
 from mpt_score import MaskedLM, networks, texts, tokens
 from mpt_score.antibodies import chain_scores
+from mpt_score.networks import known_language
 from mpt_score.networks.residues import VOCABULARY, ResidueTokenizer
 from mpt_score.networks.small_bert import SmallBertSettings, train_small_bert
 from mpt_score.networks.symbol_bert import SymbolBERT
@@ -63,12 +64,11 @@ def network_calls() -> list[Call]:
         networks.train_side_by_side,
         [SymbolBERT(3, 4, width=8, seed=5)],
         HMM,
-        masks.UniformSize(),
+        [masks.UniformSize()],
         generators=[at()],
         num_steps=1,
         batch_size=2,
         learning_rate=1e-3,
-        half_precision=True,
     )
     few_steps = {
         "source": "written",
@@ -86,7 +86,16 @@ def network_calls() -> list[Call]:
         valid(SmallBertSettings, **few_steps),
         valid(train_small_bert, SmallBertSettings(**few_steps), device="cpu"),
     ]
-    return [*calls, training, *from_nothing, *methods_of(bert, WORDS)]
+    short = known_language.KnownLanguageSettings(
+        laws=("uniform",), seeds=(4,), num_steps=1, batch_size=2, width=8, num_test=2, num_orders=2
+    )
+    trained = known_language.train_known_language(short)
+    of_the_language = [
+        valid(known_language.KnownLanguageSettings),
+        valid(known_language.train_known_language, short),
+        valid(known_language.compare_with_source, trained),
+    ]
+    return [*calls, training, *from_nothing, *of_the_language, *methods_of(bert, WORDS)]
 
 
 def masked_lm_calls() -> list[Call]:

@@ -1,6 +1,8 @@
 """Small networks of one kind trained side by side: their weights are stacked along a first axis."""
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -10,11 +12,19 @@ from torch.nn.utils import vector_to_parameters
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import OneCycleLR
 
-from mpt_lml import fit, masks, scores
+from mpt_lml import masks
 from mpt_lml.checks import Count, Positive, checked
 from mpt_lml.fit import Progress, silent
 from mpt_lml.models.base import TractableModel
 from mpt_score.networks.symbol_bert import SymbolBERT
+
+STEPS_AT_ONCE = 100
+"""Steps whose sequences and masks are drawn, and brought to the device, in one go."""
+
+WARM_UPS = 3
+"""Of a step before it is recorded as a CUDA graph: libraries allocate and choose what they use."""
+
+_log = logging.getLogger(__name__)
 
 
 class SideBySide(nn.Module):
@@ -22,7 +32,7 @@ class SideBySide(nn.Module):
 
     A step of a small network is mostly overhead, and five of them in one step share it. An optimizer
     that works entry by entry, such as AdamW, trains each network as if it were alone, if the loss is
-    the sum of their losses and gradients are not cut to a norm.
+    the sum of their losses and gradients are not cut to a norm. ``.to(device)`` moves all of them.
 
     Args:
         networks: of one kind and on one device, whose answers have ``logits``. Their weights are
@@ -93,11 +103,21 @@ def _device_of(network: nn.Module) -> torch.device:
     return next(network.parameters()).device
 
 
+class Training(NamedTuple):
+    """What :func:`train_side_by_side` leaves besides the trained weights."""
+
+    num_steps: int
+    """Steps that were taken: fewer than were asked for where the training was interrupted."""
+
+    losses: Tensor
+    """Of every step and network, nats, (``num_steps``, networks), where the networks are."""
+
+
 @checked
 def train_side_by_side(
     models: Sequence[SymbolBERT],
     source: TractableModel,
-    law: masks.SizeLaw,
+    laws: Sequence[masks.SizeLaw],
     *,
     generators: Sequence[torch.Generator],
     num_steps: Count,
@@ -105,60 +125,206 @@ def train_side_by_side(
     learning_rate: Positive,
     half_precision: bool = False,
     progress: Progress = silent,
-) -> None:
+) -> Training:
     """Maximize each network's score of one random mask a sequence, on sequences never seen twice.
 
     With uniform sizes the loss of a network is, up to a constant and the factor D, its gap to the
     source: the mean over orders σ of KL(p ‖ q_σ). Draws are made on the CPU and moved to where the
     networks are, so that they are the same on every device.
 
+    On a CUDA card the loss and its gradient are recorded once as a CUDA graph: 400 launches a step
+    become one. The program does not wait for the card within :data:`STEPS_AT_ONCE` steps, and draws
+    the next of them while the card computes.
+
+    An interrupt (Ctrl-C, or a notebook's stop button) ends the training early. The networks have what
+    they have learned until then.
+
     Args:
         models: networks of one kind and on one device, which are trained in place.
         source: what the sequences are drawn from, of D symbols each.
-        law: of the size of the mask.
+        laws: one a network, of the size of its masks.
         generators: one a network; its sequences and masks are drawn from it.
         num_steps: of AdamW.
         batch_size: sequences a step and network.
         learning_rate: the largest of one cycle.
-        half_precision: products in bfloat16; the weights and AdamW stay float32.
+        half_precision: products in bfloat16, but for a CUDA card that only imitates it; the weights
+            and AdamW stay float32.
         progress: shows the steps as they pass.
 
+    Returns:
+        The number of steps taken, and the losses.
+
     Raises:
-        ValueError: where there is not one generator a network, and for networks on several devices.
+        ValueError: where there is not one law and one generator a network, and for networks on several
+            devices.
+        FloatingPointError: where a loss is not finite any more; the networks are what they were.
 
     >>> from mpt_lml import HMM
     >>> bert = SymbolBERT(12, 16, 8, seed=4)
     >>> draws = [torch.Generator().manual_seed(4)]
     >>> few = {"num_steps": 2, "batch_size": 4, "learning_rate": 3e-3}
-    >>> train_side_by_side([bert], HMM.cyclic(), masks.UniformSize(), generators=draws, **few)
+    >>> train_side_by_side([bert], HMM.cyclic(), [masks.UniformSize()], generators=draws, **few)[0]
+    2
     """
-    if len(generators) != len(models) or not models:
-        raise ValueError(
-            f"generators must be one for each network, got {len(generators)} for {len(models)}."
-        )
+    for name, given in (("laws", laws), ("generators", generators)):
+        if len(given) != len(models) or not models:
+            raise ValueError(
+                f"{name} must be one for each network, got {len(given)} for {len(models)}."
+            )
     together = SideBySide([model.network for model in models])
     device = together.weights[0].device
-    dtype = torch.bfloat16 if half_precision else torch.float32
+    dtype = _dtype_of_products(half_precision, device)
     optimizer = AdamW(together.parameters(), lr=learning_rate, fused=True)
     schedule = OneCycleLR(optimizer, learning_rate, total_steps=num_steps)
-    num_features = models[0].num_features
     mask_token = models[0].mask_token
 
-    def loss(step: int) -> Tensor:
-        sequences = []
-        hidden = []
-        for generator in generators:
-            sequences.append(source.sample(batch_size, generator=generator))
-            hidden.append(masks.sample_masks(batch_size, num_features, law, generator=generator))
-        x = torch.stack(sequences).to(device)
-        mask = torch.stack(hidden).to(device)
-        logits = together(x.masked_fill(mask, mask_token), dtype)
-        # Of every symbol; the score takes those that are hidden.
-        losses = functional.cross_entropy(logits.flatten(0, 2), x.flatten(), reduction="none")
-        score = scores.mask_score(-losses.view(-1, num_features), mask.flatten(0, 1))
-        # A mean over the batch, a sum over networks: each has the gradient that it would have alone.
-        return -score.view(len(models), batch_size).mean(dim=1).sum()
+    def losses_with_gradient(x: Tensor, mask: Tensor) -> Tensor:
+        """The loss of each network; the weights get its gradient."""
+        losses = _losses(together, x, mask, mask_token, dtype)
+        weights = list(together.weights)
+        # A sum over networks: each has the gradient that it would have alone.
+        gradients = torch.autograd.grad(losses.sum(), weights)
+        for weight, gradient in zip(weights, gradients, strict=True):
+            # In the order of the weight's numbers, which a fused AdamW takes for granted: the gradient
+            # of a product may come transposed.
+            weight.grad = gradient.contiguous()
+        return losses.detach()
 
-    # Without ``max_norm``: a norm of all gradients would tie the networks to each other.
-    fit.descend(together, loss, [schedule], num_steps=num_steps, progress=progress)
+    losses = torch.full((num_steps, len(models)), torch.nan, device=device)
+    num_taken = 0
+    evaluate: Callable[[Tensor, Tensor], Tensor] | None = None
+    try:
+        for _ in progress(range(num_steps), "step"):
+            place = num_taken % STEPS_AT_ONCE
+            if place == 0:
+                num_drawn = min(STEPS_AT_ONCE, num_steps - num_taken)
+                x, mask = _draw(source, laws, num_drawn, batch_size, generators, device)
+                if num_taken > 0:
+                    # This waits for the card, which had work to do while we drew.
+                    _require_finite(losses[:num_taken])
+            if evaluate is None:
+                evaluate = _as_graph(losses_with_gradient, x[0], mask[0])
+            losses[num_taken] = evaluate(x[place], mask[place])
+            optimizer.step()
+            schedule.step()
+            num_taken += 1
+    except KeyboardInterrupt:
+        _log.warning("interrupted after %d of %d steps", num_taken, num_steps)
+    losses = losses[:num_taken]
+    _require_finite(losses)
     together.copy_to([model.network for model in models])
+    return Training(num_taken, losses)
+
+
+def _dtype_of_products(half_precision: bool, device: torch.device) -> torch.dtype:
+    """bfloat16 where it is wanted, and not imitated. (float16 would need its losses scaled.)"""
+    if not half_precision:
+        return torch.float32
+    if device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
+        return torch.float32
+    return torch.bfloat16
+
+
+def _draw(
+    source: TractableModel,
+    laws: Sequence[masks.SizeLaw],
+    num_steps: int,
+    batch_size: int,
+    generators: Sequence[torch.Generator],
+    device: torch.device,
+) -> tuple[Tensor, Tensor]:
+    """Sequences and masks of the next steps, (steps, networks, batch, D) each, on ``device``."""
+    shape = (num_steps, len(generators), batch_size, source.num_features)
+    on_card = device.type == "cuda"
+    x = torch.empty(shape, dtype=torch.int64)
+    mask = torch.empty(shape, dtype=torch.bool)
+    for step in range(num_steps):
+        # Networks of one seed see the same sequences as long as their generators are in one state.
+        drawn: dict[bytes, tuple[Tensor, Tensor]] = {}
+        for number, (law, generator) in enumerate(zip(laws, generators, strict=True)):
+            state = generator.get_state().numpy().tobytes()
+            if state in drawn:
+                sequences, state_after = drawn[state]
+                generator.set_state(state_after)
+            else:
+                sequences = source.sample(batch_size, generator=generator)
+                drawn[state] = (sequences, generator.get_state())
+            x[step, number] = sequences
+            mask[step, number] = masks.sample_masks(
+                batch_size, source.num_features, law, generator=generator
+            )
+    if on_card:
+        x, mask = x.pin_memory(), mask.pin_memory()  # so that the program need not wait for a copy
+    return x.to(device, non_blocking=on_card), mask.to(device, non_blocking=on_card)
+
+
+def _losses(
+    together: SideBySide, x: Tensor, mask: Tensor, mask_token: int, dtype: torch.dtype
+) -> Tensor:
+    """Minus the mean score of each network's batch, (networks,), of ``x`` (networks, batch, D)."""
+    logits = together(x.masked_fill(mask, mask_token), dtype)
+    # Of every symbol; the score takes those that are hidden.
+    losses = functional.cross_entropy(logits.flatten(0, 2), x.flatten(), reduction="none")
+    # scores.mask_score without its checks, for which a program would wait at each step.
+    hidden = mask.flatten(0, 1)
+    score = (-losses).view(hidden.shape).where(hidden, 0.0).sum(dim=1) / hidden.sum(dim=1)
+    return -score.view(x.shape[:2]).mean(dim=1)
+
+
+def _require_finite(losses: Tensor) -> None:
+    failed = (~losses.isfinite()).nonzero()
+    if len(failed):
+        step, network = failed[0].tolist()
+        raise FloatingPointError(
+            f"the loss of network {network} is {losses[step, network].item()} at step {step}; the "
+            "networks were left as they were. A smaller learning rate may help."
+        )
+
+
+# -- one launch a step ------------------------------------------------------------------------------
+
+
+def _as_graph(
+    function: Callable[[Tensor, Tensor], Tensor], x: Tensor, mask: Tensor
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """``function``, on a CUDA card recorded as a graph of all its launches, for inputs like these.
+
+    Whatever the function computes, its gradients too, stays at one place of the card's memory, and is
+    overwritten by the next call. Where it cannot be recorded, a warning says so and the function is
+    called as it is.
+    """
+    if x.device.type != "cuda" or not torch.cuda.is_available():
+        return function
+    inputs = (x.clone(), mask.clone())
+    try:
+        graph, output = _recorded(function, inputs)
+    except RuntimeError as error:
+        first_line = str(error).partition("\n")[0]
+        _log.warning(
+            "no CUDA graph here (%s): each step launches its kernels one by one", first_line
+        )
+        return function
+
+    def replay(x: Tensor, mask: Tensor) -> Tensor:
+        inputs[0].copy_(x)
+        inputs[1].copy_(mask)
+        graph.replay()
+        return output
+
+    return replay
+
+
+def _recorded(
+    function: Callable[[Tensor, Tensor], Tensor], inputs: tuple[Tensor, Tensor]
+) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+    """The graph of ``function(*inputs)``, and where its output will be."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(WARM_UPS):
+            function(*inputs)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        output = function(*inputs)
+    return graph, output

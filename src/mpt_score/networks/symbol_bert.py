@@ -21,6 +21,12 @@ _ATTENTION: dict[str, Any] = {"attn_implementation": "eager"}
 """For 16 tokens faster than the fused kernel."""
 
 
+PAIRS_AT_ONCE = 1024
+"""Rows in one call of the network."""
+
+PAIRS_AT_ONCE_ON_A_CARD = 16_384
+"""The same on a GPU, where a call of 1024 rows is over before the next is launched."""
+
 Architecture = Literal["classic", "modern"]
 
 
@@ -32,7 +38,7 @@ class SymbolBERT(ConditionalModel):
     with standard deviation 1/√width, so that positions and symbols enter the first sum at the scale
     that the layers expect (BERT's 0.02 is made for a width of 768). The mask token keeps some of
     the probability, so that the conditionals of the symbols add up to slightly less than 1.
-    ``bert.network.to(device)`` moves it; data come from anywhere, and answers are where the data are.
+    ``bert.to(device)`` moves it; data come from anywhere, and answers are where the data are.
 
     Args:
         num_symbols: the symbols are 0..num_symbols − 1.
@@ -67,7 +73,7 @@ class SymbolBERT(ConditionalModel):
             self.network = build(num_symbols + 1, num_features, width)
         self.num_features = num_features
         self.mask_token = num_symbols
-        self._pairs_at_once = 1024
+        self._pairs_at_once = PAIRS_AT_ONCE
 
     @classmethod
     @checked
@@ -100,6 +106,24 @@ class SymbolBERT(ConditionalModel):
             raise CheckpointError(f"{path} is of another network: it lacks {missing[0]}.")
         model.network.requires_grad_(False)
         return model
+
+    @checked
+    def to(self, device: torch.device | str) -> "SymbolBERT":
+        """Move the network, and let it answer as many rows at once as suits the device.
+
+        Args:
+            device: "cpu", "cuda", or what else torch has.
+
+        Returns:
+            The model itself.
+
+        >>> SymbolBERT(12, 16, 8, seed=4).to("cpu").device
+        device(type='cpu')
+        """
+        self.network.to(device)
+        is_card = self.device.type not in ("cpu", "meta")
+        self._pairs_at_once = PAIRS_AT_ONCE_ON_A_CARD if is_card else PAIRS_AT_ONCE
+        return self
 
     @property
     def device(self) -> torch.device:
