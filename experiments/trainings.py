@@ -1,0 +1,52 @@
+"""The trainings that a reader repeats on a page, at their tiny settings: what a page compares with."""
+
+import torch
+
+from experiments.experiment import Arrays, Experiment, RunContext, on_cpu
+from mpt_lml.recorded import Outcome
+from mpt_lml.trainings import deep_vae, linear_vae
+from mpt_score.networks import known_language, small_bert
+
+
+def _linear_vae() -> Arrays:
+    histories = linear_vae.train_linear_vae(linear_vae.TINY)
+    return {"ends": torch.stack([each.values["lml"][-1] for each in histories.values()])}
+
+
+def _deep_vae() -> Arrays:
+    return {
+        name: deep_vae.train_deep_vae(deep_vae.TINY, objective).log_p_x
+        for name, objective in deep_vae.OBJECTIVES.items()
+    }
+
+
+def _known_language() -> Arrays:
+    trained = known_language.train_known_language(known_language.TINY)
+    return known_language.compare_with_source(trained)
+
+
+def _small_bert() -> Arrays:
+    return {"watched": small_bert.train_small_bert(small_bert.TINY).watched}
+
+
+TRAININGS = {
+    "linear-vae": _linear_vae,
+    "deep-vae": _deep_vae,
+    "known-language": _known_language,
+    "small-bert": _small_bert,
+}
+
+
+class Trainings(Experiment, name="trainings", gpu=False):
+    """The trainings of the chapters, at settings of about a second each.
+
+    No number of the ledger comes from them. Arrays: those of each training, by its name and theirs, as
+    the function that trains documents them, in nats.
+    """
+
+    def measure(self, context: RunContext) -> Outcome:
+        arrays: Arrays = {}
+        for name in context.progress(list(TRAININGS), "training"):
+            made = on_cpu(TRAININGS[name]())
+            arrays |= {f"{name}/{key}": value for key, value in made.items()}
+        return Outcome({}, arrays)
