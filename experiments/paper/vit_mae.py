@@ -9,9 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor, nn
-from torch.optim import AdamW, Muon
-from torch.optim.lr_scheduler import OneCycleLR
+from torch import Tensor
 
 from experiments.experiment import (
     Arrays,
@@ -24,15 +22,15 @@ from experiments.experiment import (
     weights_of,
 )
 from experiments.paper.table_2 import unlike_bert
-from mpt_lml import data, fit, masks, scores
-from mpt_lml.fit import Progress, silent
+from mpt_lml import data, masks, scores
 from mpt_lml.models.base import Grouped
 from mpt_lml.models.ppca import PPCA
 from mpt_lml.numerics import log_normal
 from mpt_lml.recorded import Finding, Outcome
 from mpt_lml.results import trapezoid_weights
-from mpt_score.networks import load_network, random_twin, small_mae
+from mpt_score.networks import load_network, mae_training, random_twin
 from mpt_score.networks.hub import VIT_MAE_BASE
+from mpt_score.networks.mae_training import SmallMAESettings, sizes_of
 from mpt_score.networks.vit_mae import IMAGENET, ViTMAE
 
 
@@ -42,7 +40,7 @@ class _Images(NamedTuple):
     x: Float[Tensor, "N C H W"]
     test: Float[Tensor, "Q C H W"]
     patch: int
-    num_steps: int
+    settings: SmallMAESettings | None  # None where the network is loaded
     mean: Float[Tensor, " C"]
     scale: Float[Tensor, " C"]
     num_patches: int
@@ -94,7 +92,7 @@ class Figure6(Experiment, name="figure-6", resumable=True):
             used += [x, test]
             inputs = {"data": context.checksum([x, test]), "weights": weights}
             if loaded is None:
-                images = self._small(x, test, patch, num_steps)
+                images = self._small(x, test, self._settings_of(name, patch, num_steps))
                 linear = context.computed_once(
                     f"{name}-linear", partial(self._linear, images), **inputs
                 )
@@ -126,19 +124,35 @@ class Figure6(Experiment, name="figure-6", resumable=True):
         """What ``measure`` gives for a seed, or what ``context`` kept of it."""
         return context.computed_once(f"{name}-{seed}", partial(measure, seed), **inputs)
 
-    def _small(self, x: Tensor, test: Tensor, patch: int, num_steps: int) -> _Images:
+    def _settings_of(self, name: str, patch: int, num_steps: int) -> SmallMAESettings:
+        """Those of the networks of one data set."""
+        return SmallMAESettings(
+            images=name,
+            patch_size=patch,
+            num_steps=num_steps,
+            seeds=self.seeds,
+            rates=self.rates,
+            width=self.width,
+            num_layers=self.num_layers,
+            matrix_rate=self.matrix_rate,
+            num_train=self.num_train,
+            num_variance=self.num_variance,
+            num_test=self.num_test,
+        )
+
+    def _small(self, x: Tensor, test: Tensor, settings: SmallMAESettings) -> _Images:
         """Images in the units of networks that are trained here."""
         channels = x.double().movedim(1, 0).flatten(1)
-        num_patches = (x.shape[-1] // patch) ** 2
+        num_patches = (x.shape[-1] // settings.patch_size) ** 2
         return _Images(
             x,
             test,
-            patch,
-            num_steps,
+            settings.patch_size,
+            settings,
             mean=channels.mean(dim=1),
             scale=channels.std(dim=1),
             num_patches=num_patches,
-            sizes=_sizes(self.rates, num_patches),
+            sizes=settings.sizes(num_patches),
         )
 
     def _findings(self, arrays: Arrays) -> dict[str, Finding]:
@@ -198,44 +212,28 @@ class Figure6(Experiment, name="figure-6", resumable=True):
             model.enlarged(x[: self.num_variance]),
             model.enlarged(test),
             patch=side // math.isqrt(num_patches),
-            num_steps=0,
+            settings=None,
             mean=IMAGENET["pixel_mean"][:channels],
             scale=IMAGENET["pixel_scale"][:channels],
             num_patches=num_patches,
-            sizes=_sizes(self.rates, num_patches),
+            sizes=sizes_of(self.rates, num_patches),
         )
 
     def _measure(
         self, images: _Images, kind: str, context: RunContext, loaded: Any, seed: int
     ) -> Arrays:
         """Scores (L,) and area () of a network under the variances of maximum likelihood a size."""
-        channels, side = images.x.shape[1:3]
-        if loaded is None:
-            network: Any = small_mae(
-                side,
-                channels,
-                images.patch,
-                seed=seed,
-                width=self.width,
-                num_layers=self.num_layers,
-                decoder_layers=1,
-            )
+        if images.settings is not None:
+            network: Any = mae_training.small_network(images.settings, images.x, seed)
         elif kind == "trained":
             network = loaded
         else:
             network = random_twin(loaded, seed=seed)
         network.to(context.device)
         model = ViTMAE(network, 1.0, pixel_mean=images.mean, pixel_scale=images.scale)
-        if kind == "trained" and self.model is None:
-            train(
-                model,
-                images.x,
-                images.num_steps,
-                seeded(seed),
-                batch_size=32,
-                learning_rate=4e-3,
-                matrix_rate=self.matrix_rate,
-                progress=context.progress,
+        if kind == "trained" and images.settings is not None:
+            mae_training.train(
+                model, images.x, images.settings, seeded(seed), progress=context.progress
             )
         curve = model.fitted_curve(
             images.x[: self.num_variance],
@@ -249,72 +247,6 @@ class Figure6(Experiment, name="figure-6", resumable=True):
 def _smallest(values: Sequence[Float[Tensor, " seeds"]]) -> Finding:
     """Of several data sets the one with the smallest mean."""
     return Finding.over(min(values, key=lambda each: each.mean().item()))
-
-
-def train(
-    model: ViTMAE,
-    x: Float[Tensor, "N C H W"],
-    num_steps: int,
-    generator: torch.Generator,
-    *,
-    batch_size: int,
-    learning_rate: float,
-    matrix_rate: float | None = None,
-    progress: Progress = silent,
-) -> None:
-    """Fit the network of ``model`` to ``x`` by :meth:`ViTMAE.loss`, each size once in D steps.
-
-    Args:
-        model: whose network is trained, in place.
-        x: images, (N, C, H, W).
-        num_steps: of the optimizers.
-        generator: what sizes, rows and masks are drawn from.
-        batch_size: images a step.
-        learning_rate: the largest of AdamW's one cycle.
-        matrix_rate: of Muon, which the matrices inside the layers follow where it is given.
-        progress: shows the steps as they pass.
-    """
-    num_features = model.num_features
-    next_sizes: list[int] = []
-
-    def loss(step: int) -> Tensor:
-        if not next_sizes:
-            sizes = torch.randperm(num_features, generator=generator) + 1
-            next_sizes.extend(sizes.tolist())
-        rows = torch.randint(len(x), (batch_size,), generator=generator)
-        size = next_sizes.pop()
-        mask = masks.sample_masks(batch_size, num_features, size, generator=generator)
-        return model.loss(x[rows], mask)
-
-    schedules = _schedules(model.network, num_steps, learning_rate, matrix_rate)
-    model.network.train()
-    fit.descend(
-        model.network, loss, schedules, num_steps=num_steps, max_norm=1.0, progress=progress
-    )
-    model.network.eval()
-
-
-def _schedules(
-    network: nn.Module, num_steps: int, learning_rate: float, matrix_rate: float | None
-) -> list[OneCycleLR]:
-    """One cycle of AdamW, and of Muon for the matrices inside the layers."""
-    cycle = partial(OneCycleLR, total_steps=num_steps, pct_start=0.1)
-    matrices = []
-    others = []
-    for name, weight in network.named_parameters():
-        if not weight.requires_grad:
-            continue
-        is_inner_matrix = weight.ndim == 2 and "layer" in name
-        if matrix_rate is not None and is_inner_matrix:
-            matrices.append(weight)
-        else:
-            others.append(weight)
-    adam = AdamW(others, lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.01)
-    schedules = [cycle(adam, learning_rate)]
-    if matrix_rate is not None:
-        muon = Muon(matrices, lr=matrix_rate, weight_decay=0.01)
-        schedules.append(cycle(muon, matrix_rate, cycle_momentum=False))
-    return schedules
 
 
 class PreTrained(Figure6, name="figure-6-pretrained", resumable=True):
@@ -348,11 +280,6 @@ def farthest_from_bert(arrays: Arrays, percents: Mapping[str, Sequence[int]]) ->
         for name, of_set in percents.items()
     ]
     return max(distances, key=lambda distance: distance.measured)
-
-
-def _sizes(rates: Sequence[float], num_features: int) -> list[int]:
-    """The nearest numbers of patches, each once."""
-    return sorted({min(num_features, max(1, round(rate * num_features))) for rate in rates})
 
 
 class Patches(Experiment, name="patches", gpu=False):

@@ -10,6 +10,7 @@ The modules, in the order in which a stranger should read them:
 * ``networks.small_bert``: the training of the book's own BERT, from nothing.
 * ``networks.known_language``: its training on that language, and what it lacks of the source.
 * ``networks.vit_mae``: masked autoencoders of images.
+* ``networks.mae_training``: the training of small ones, from nothing.
 * ``scorer``: a network with its tokenizer.
 * ``loading``: from a name, a folder or a function to a scorer.
 * ``design``: at which rates or sizes texts are masked.

@@ -33,7 +33,7 @@ def bert_cells() -> str:
 
 
 def vit_mae_cells() -> str:
-    return run_cells("12-vit-mae", "pretrained", titles={"digits": "digits"})
+    return run_cells("13-images", "pretrained", titles={"digits": "digits"})
 
 
 @pytest.fixture(scope="module")

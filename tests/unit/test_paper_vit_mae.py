@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 import shutil
 from pathlib import Path
 from unittest import mock
@@ -19,7 +18,7 @@ from experiments.paper import vit_mae
 from mpt_lml import PPCA, data, masks
 from mpt_lml.files import CheckpointMismatchError, read_json
 from mpt_lml.models.base import Grouped
-from mpt_score.networks import hub, small_mae
+from mpt_score.networks import hub, mae_training, small_mae
 from mpt_score.networks.vit_mae import ViTMAE
 
 pytest.importorskip("transformers")
@@ -40,7 +39,7 @@ def test_what_is_finished_is_not_done_again(outcome: tuple, monkeypatch, tmp_pat
     def again(*args: object, **options: object) -> None:
         raise AssertionError("trained again")
 
-    monkeypatch.setattr(vit_mae, "train", again)
+    monkeypatch.setattr(mae_training, "train", again)
     same = QUICK.run(RunContext(folder=folder))
     assert all(torch.equal(found.arrays[key], same.arrays[key]) for key in found.arrays)
     with pytest.raises(CheckpointMismatchError, match="its width is 16, wanted 32"):
@@ -73,7 +72,7 @@ def test_scores_are_those_of_the_model(outcome: tuple) -> None:
     mean, scale = x.double().mean((0, 2, 3)), x.double().std((0, 2, 3))
     network = small_mae(8, 1, 2, width=16, num_layers=1, decoder_layers=1, seed=4)
     model = ViTMAE(network, 1.0, pixel_mean=mean, pixel_scale=scale)
-    sizes = vit_mae._sizes(QUICK.rates, 16)
+    sizes = mae_training.sizes_of(QUICK.rates, 16)
     assert sizes == [2, 8, 14]
     g = generator(1004)
     fitted = model.squared_error(x[: QUICK.num_variance], generator=g, sizes=sizes).mean(dim=1)
@@ -82,26 +81,6 @@ def test_scores_are_those_of_the_model(outcome: tuple) -> None:
     score = model.with_variance(variance).image_scores(test, generator=g, sizes=sizes)
     stored = found.arrays["score/digits/random/size"][0]
     torch.testing.assert_close(score.mean(dim=1).double(), stored, atol=1e-5, rtol=1e-5)
-
-
-def small_model(x: torch.Tensor) -> ViTMAE:
-    network = small_mae(8, 1, 2, width=8, num_layers=1, decoder_layers=1, seed=0)
-    return ViTMAE(network, 1.0, pixel_mean=x.mean(), pixel_scale=x.std())
-
-
-def test_sizes_of_a_cycle_are_visited_once(monkeypatch) -> None:
-    x = data.images("digits").grid[:8].float()
-    seen = []
-
-    def watched(self: ViTMAE, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        seen.append(int(mask[0].sum()))
-        return real(self, x, mask)
-
-    real = ViTMAE.loss
-    monkeypatch.setattr(ViTMAE, "loss", watched)
-    vit_mae.train(small_model(x), x, 32, generator(), batch_size=2, learning_rate=1e-3)
-    assert sorted(seen[:16]) == sorted(seen[16:]) == list(range(1, 17))
-    assert seen[:16] != seen[16:]
 
 
 def test_a_local_checkpoint_takes_the_place_of_the_small_ones(tmp_path: Path) -> None:
@@ -162,7 +141,7 @@ def test_linear_models_are_those_of_the_package() -> None:
         expected = Grouped(models[1], group).log_conditional(test, mask[None])[0]
         torch.testing.assert_close(values.sum(dim=1), expected.sum(dim=1))
     images = [each.view(-1, 1, 8, 8) for each in (x, test)]
-    of = vit_mae._Images(*images, 2, 0, x.mean()[None], x.std()[None], 16, [3, 16])
+    of = vit_mae._Images(*images, 2, None, x.mean()[None], x.std()[None], 16, [3, 16])
     found = vit_mae.Figure6(linear_dims=(20,), linear_masks=4)._linear(of)
     assert found["linear"].shape == (1, 2)
     everything = torch.ones(1, 16, dtype=torch.bool)  # one mask: every image has it
@@ -175,37 +154,3 @@ def test_proposition_1_holds_for_patches() -> None:
     assert found["patches-jointly"].measured < 1e-10
     loss = found["claim-patches"]  # pixels scored one by one
     assert loss.measured > 10 * loss.standard_error
-
-
-def test_muon_takes_the_matrices_of_the_layers() -> None:
-    x = data.images("digits").grid[:50].float()
-    model = small_model(x)
-    first = {key: value.clone() for key, value in model.network.state_dict().items()}
-    options = {"batch_size": 4, "learning_rate": 1e-9, "matrix_rate": 0.1}
-    vit_mae.train(model, x, 4, generator(), **options)
-    state = model.network.state_dict()
-    moved = [k for k, v in state.items() if (v - first[k]).abs().max() > 1e-4]
-    assert len(moved) == 12  # four of attention and two of the MLP, in one layer and one decoder's
-    assert all(re.search(r"layers?\.0\.", key) for key in moved)  # transformers 5.0: "layer"
-
-
-def test_matrices_move_with_the_momentum_they_were_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    momenta = []
-    second_betas = []
-
-    class WatchedMuon(torch.optim.Muon):
-        def step(self, closure=None):
-            momenta.extend(group["momentum"] for group in self.param_groups)
-            return super().step(closure)
-
-    class WatchedAdamW(torch.optim.AdamW):
-        def step(self, closure=None):
-            second_betas.extend(group["betas"][1] for group in self.param_groups)
-            return super().step(closure)
-
-    monkeypatch.setattr(vit_mae, "Muon", WatchedMuon)
-    monkeypatch.setattr(vit_mae, "AdamW", WatchedAdamW)
-    x = data.images("digits").grid[:4].float()
-    options = {"batch_size": 2, "learning_rate": 1e-3, "matrix_rate": 0.02}
-    vit_mae.train(small_model(x), x, 4, generator(1), **options)
-    assert (momenta, second_betas) == ([0.95] * 4, [0.95] * 4)

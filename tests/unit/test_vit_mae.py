@@ -14,7 +14,7 @@ from other_device import MPS, OtherDevice
 from mpt_lml import curves, masks
 from mpt_score import networks
 from mpt_score.networks import hub
-from mpt_score.networks.vit_mae import ViTMAE, _masking_noise
+from mpt_score.networks.vit_mae import ViTMAE, masking_noise
 
 transformers = pytest.importorskip("transformers")
 
@@ -43,7 +43,7 @@ def test_every_size_is_realized_exactly(num_patches: int) -> None:
     """transformers keeps int(D (1 − ratio)): the half patch must survive rounding at every size."""
     net = network()
     for size in range(1, num_patches + 1):
-        _masking_noise(net, torch.arange(num_patches)[None] < size)
+        masking_noise(net, torch.arange(num_patches)[None] < size)
         ratio = net.vit.embeddings.config.mask_ratio
         assert int(num_patches * (1 - ratio)) == num_patches - size
 
@@ -52,7 +52,7 @@ def test_the_networks_own_mask_is_ours() -> None:
     net, x = network(), images(6).float()
     for size in (1, 7, 16):
         mask = masks.sample_masks(6, 16, size, generator=generator(size))
-        assert torch.equal(net(x, noise=_masking_noise(net, mask)).mask.bool(), mask)
+        assert torch.equal(net(x, noise=masking_noise(net, mask)).mask.bool(), mask)
 
 
 @pytest.mark.parametrize("model", [MODEL, COLOR], ids=["gray", "color"])
@@ -65,7 +65,7 @@ def test_the_score_is_the_literal_one(model: ViTMAE) -> None:
     grid = size // patch
     for p, row in enumerate(mask):
         inputs = (x - model.pixel_mean.view(-1, 1, 1)) / model.pixel_scale.view(-1, 1, 1)
-        logits = net(inputs.float(), noise=_masking_noise(net, row.expand(2, -1))).logits.double()
+        logits = net(inputs.float(), noise=masking_noise(net, row.expand(2, -1))).logits.double()
         for n, j in ((n, j) for n in range(2) for j in range(model.num_features)):
             total = 0.0
             for a, b, c in (
@@ -86,7 +86,7 @@ def test_the_loss_of_transformers_is_the_same_number() -> None:
     model, x = ViTMAE(network(), 0.05), images(4)
     mask = masks.sample_masks(4, 16, 5, generator=generator(1))
     loss = model.loss(x.float(), mask).item()
-    assert loss == model.network(x.float(), noise=_masking_noise(model.network, mask)).loss.item()
+    assert loss == model.network(x.float(), noise=masking_noise(model.network, mask)).loss.item()
     score = model.log_each(x, mask).sum() / (4 * 5 * 4)  # images, patches, pixels
     assert score.item() == pytest.approx(-0.5 * math.log(2 * math.pi * 0.05) - loss / 0.1, abs=1e-4)
 

@@ -16,6 +16,7 @@ from mpt_lml import masks
 from mpt_score import MaskedLM, networks, texts, tokens
 from mpt_score.antibodies import chain_scores
 from mpt_score.networks import known_language
+from mpt_score.networks.mae_training import SmallMAESettings, new_mae, train_small_mae
 from mpt_score.networks.residues import VOCABULARY, ResidueTokenizer
 from mpt_score.networks.small_bert import SmallBertSettings, train_small_bert
 from mpt_score.networks.symbol_bert import SymbolBERT
@@ -157,7 +158,29 @@ def vit_mae_calls() -> list[Call]:
     ]
     for name in ("residuals", "squared_error", "image_scores"):
         calls.append(valid(getattr(IMAGES, name), PIXELS, generator=at(), sizes=[1, 3]))
-    return calls
+    few_steps = {
+        "images": "digits",
+        "patch_size": 2,
+        "num_steps": 2,
+        "seeds": (4,),
+        "rates": (0.5,),
+        "width": 8,
+        "num_layers": 1,
+        "batch_size": 2,
+        "learning_rate": 1e-3,
+        "matrix_rate": 0.01,
+        "num_train": 3,
+        "num_variance": 3,
+        "num_test": 3,
+    }
+    small = SmallMAESettings(**few_steps)
+    return [
+        *calls,
+        valid(SmallMAESettings, **few_steps),
+        valid(small.sizes, 4),
+        valid(new_mae, small, PIXELS, seed=4),
+        valid(train_small_mae, small, PIXELS, seed=4, device="cpu"),
+    ]
 
 
 def token_calls() -> list[Call]:

@@ -177,7 +177,7 @@ class ViTMAE(ConditionalModel):
         if len(mask.sum(dim=1).unique()) > 1:
             raise ValueError("mask must hide equally many patches in every image: split the batch.")
         inputs = self._inputs(self._moved(x))
-        noise = _masking_noise(self.network, mask.to(self.device))
+        noise = masking_noise(self.network, mask.to(self.device))
         return to_device_of(x, self.network(inputs, noise=noise).loss)
 
     @checked
@@ -396,7 +396,7 @@ class ViTMAE(ConditionalModel):
             # The network hides one share of its patches: images of equal mask sizes go together.
             for size in sizes.unique():
                 rows = sizes == size
-                noise = _masking_noise(self.network, mask[rows])
+                noise = masking_noise(self.network, mask[rows])
                 output = self.network(inputs[rows], noise=noise)
                 if not torch.equal(output.mask.bool(), mask[rows]):
                     raise RuntimeError("transformers masked other patches than those asked for")
@@ -437,13 +437,18 @@ def _require_positive(name: str, value: Tensor, hint: str = "") -> None:
         require_variance(name, extreme, torch.float32)
 
 
-def _masking_noise(network: "ViTMAEForPreTraining", mask: Bool[Tensor, "N D"]) -> Tensor:
+def masking_noise(
+    network: "ViTMAEForPreTraining", mask: Bool[Tensor, "N D"], size: int | None = None
+) -> Tensor:
     """The ``noise`` with which ``network`` hides exactly ``mask``, equally many patches a row.
 
-    It keeps the int(D (1 − ratio)) smallest entries; the ratio is set half a patch off.
+    It keeps the int(D (1 − ratio)) smallest entries; the ratio is set half a patch off. ``size`` is
+    the number of hidden patches, where it is known: to ask a mask on a GPU is to wait for it.
     """
     count = mask.shape[1]
-    network.vit.embeddings.config.mask_ratio = (int(mask[0].sum()) - 0.5) / count
+    if size is None:
+        size = int(mask[0].sum())
+    network.vit.embeddings.config.mask_ratio = (size - 0.5) / count
     return mask.float() + torch.arange(count, device=mask.device) / (2.0 * count)
 
 

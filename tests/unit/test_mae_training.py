@@ -1,0 +1,186 @@
+"""The training of small masked autoencoders: draws, optimizers, an interrupt, and another device."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from models import generator
+from other_device import OtherDevice
+
+from mpt_lml import data
+from mpt_lml.recorded import load
+from mpt_score.networks import mae_training
+from mpt_score.networks.mae_training import FULL, TINY, SmallMAESettings, train_small_mae
+from mpt_score.networks.vit_mae import ViTMAE
+
+pytest.importorskip("transformers")
+SMALL = SmallMAESettings(
+    images="digits", patch_size=2, width=8, num_layers=1, batch_size=2, matrix_rate=None
+)
+
+
+def digits(count: int) -> torch.Tensor:
+    return data.images("digits").grid[:count].float()
+
+
+def small(**changes: Any) -> SmallMAESettings:
+    return dataclasses.replace(SMALL, **changes)
+
+
+def test_full_is_what_was_recorded() -> None:
+    recorded = load("figure-6").settings
+    three = [[each.images, each.patch_size, each.num_steps] for each in FULL]
+    assert three == [list(each) for each in recorded["data_sets"]]
+    shared = set(recorded) & {field.name for field in dataclasses.fields(SmallMAESettings)}
+    assert {"seeds", "rates", "width", "num_layers", "matrix_rate", "num_train"} <= shared
+    for name in shared:
+        value = recorded[name]
+        expected = tuple(value) if isinstance(value, list) else value
+        assert [getattr(each, name) for each in FULL] == [expected] * 3
+
+
+def test_sizes_of_a_cycle_are_visited_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    real = mae_training.masking_noise
+
+    def watched(network: Any, mask: torch.Tensor, size: int) -> torch.Tensor:
+        assert (mask.sum(dim=1) == size).all()
+        seen.append(size)
+        return real(network, mask, size)
+
+    monkeypatch.setattr(mae_training, "masking_noise", watched)
+    train_small_mae(small(num_steps=32), digits(8), seed=4)
+    assert sorted(seen[:16]) == sorted(seen[16:]) == list(range(1, 17))
+    assert seen[:16] != seen[16:]
+
+
+def test_blocks_change_no_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    losses = []
+    for steps_of_a_block in (100, 3):
+        monkeypatch.setattr(mae_training, "_STEPS_OF_A_BLOCK", steps_of_a_block)
+        losses.append(train_small_mae(small(num_steps=8), digits(20), seed=4).losses)
+    assert torch.equal(*losses)
+
+
+def test_the_loss_is_the_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the first step, from its rows and mask, by :meth:`ViTMAE.loss`."""
+    x = digits(20)
+    shown = []
+    real = mae_training._Draws.of_step
+
+    def watched(self: Any, step: int) -> Any:
+        shown.append(real(self, step))
+        return shown[-1]
+
+    monkeypatch.setattr(mae_training._Draws, "of_step", watched)
+    losses = train_small_mae(small(num_steps=1), x, seed=4).losses
+    rows, mask, _ = shown[0]
+    before = mae_training.new_mae(small(), x, seed=4)
+    assert torch.equal(losses[0], before.loss(x[rows], mask).detach())
+
+
+def test_a_tiny_training_gains() -> None:
+    (settings,) = TINY
+    x = digits(settings.num_train)
+    trained = train_small_mae(settings, x, seed=4)
+    assert trained.num_steps == len(trained.losses) == 60
+    assert trained.losses[-16:].mean() < 0.8 * trained.losses[:16].mean()
+    assert not trained.model.network.training
+
+
+class Interrupted:
+    """A progress that is stopped by hand after some steps."""
+
+    def __init__(self, num_steps: int) -> None:
+        self.num_steps = num_steps
+
+    def __call__(self, items: Iterable[Any], description: str) -> Iterator[Any]:
+        for count, item in enumerate(items):
+            if count == self.num_steps:
+                raise KeyboardInterrupt
+            yield item
+
+
+def test_an_interrupt_leaves_what_was_trained(caplog: pytest.LogCaptureFixture) -> None:
+    x = digits(20)
+    with caplog.at_level(logging.WARNING):
+        found = train_small_mae(small(num_steps=9), x, seed=4, progress=Interrupted(5))
+    assert "interrupted after 5 of 9 steps" in caplog.text
+    assert found.num_steps == 5 and found.losses.isfinite().all()
+    assert torch.equal(found.losses, train_small_mae(small(num_steps=9), x, seed=4).losses[:5])
+    sizes = small().sizes(16)
+    curve = found.model.fitted_curve(x, x, generator=generator(), sizes=sizes)
+    assert curve.score.isfinite().all()
+
+
+def test_an_experiment_is_interrupted(caplog: pytest.LogCaptureFixture) -> None:
+    """Half a training must not be kept in a record."""
+    model = mae_training.new_mae(small(), digits(9), seed=4)
+    with pytest.raises(KeyboardInterrupt):
+        mae_training.train(model, digits(9), small(), generator(), progress=Interrupted(1))
+
+
+def test_a_loss_that_is_no_number_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mae_training, "_STEPS_OF_A_BLOCK", 2)
+    with pytest.raises(FloatingPointError, match="not finite in step [2-4]"):
+        train_small_mae(small(num_steps=6, learning_rate=1e30), digits(9), seed=4)
+
+
+def test_on_another_device(caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing meets across devices, the program waits once, and the numbers are those of the CPU."""
+    # clip_grad_norm_ asks for the gradients' device past the emulation, and moves a number to the CPU.
+    clipped = 6
+    here = train_small_mae(small(num_steps=6), digits(20), seed=4)
+    with OtherDevice() as other, caplog.at_level(logging.WARNING):
+        there = train_small_mae(small(num_steps=6), digits(20), seed=4, device="cuda")
+        assert other.is_there(next(there.model.network.parameters()))
+        assert other.waits == {"to": clipped, "aten._local_scalar_dense.default": 1, "cpu": 1}
+        # Nothing can be recorded here: the steps are taken one by one, which is said.
+        assert "steps are taken one by one: no CUDA graph" in caplog.text
+        assert not other.is_there(there.losses)
+    torch.testing.assert_close(there.losses, here.losses)
+
+
+def test_muon_takes_the_matrices_of_the_layers() -> None:
+    x = digits(50)
+    settings = small(num_steps=4, batch_size=4, learning_rate=1e-9, matrix_rate=0.1)
+    model = mae_training.new_mae(settings, x, seed=0)
+    first = {key: value.clone() for key, value in model.network.state_dict().items()}
+    mae_training.train(model, x, settings, generator())
+    state = model.network.state_dict()
+    moved = [k for k, v in state.items() if (v - first[k]).abs().max() > 1e-4]
+    assert len(moved) == 12  # four of attention and two of the MLP, in one layer and one decoder's
+    assert all(re.search(r"layers?\.0\.", key) for key in moved)  # transformers 5.0: "layer"
+
+
+def test_matrices_move_with_the_momentum_they_were_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    momenta = []
+    second_betas = []
+
+    class WatchedMuon(torch.optim.Muon):
+        def step(self, closure=None):
+            momenta.extend(group["momentum"] for group in self.param_groups)
+            return super().step(closure)
+
+    class WatchedAdamW(torch.optim.AdamW):
+        def step(self, closure=None):
+            second_betas.extend(group["betas"][1] for group in self.param_groups)
+            return super().step(closure)
+
+    monkeypatch.setattr(mae_training, "Muon", WatchedMuon)
+    monkeypatch.setattr(mae_training, "AdamW", WatchedAdamW)
+    train_small_mae(small(num_steps=4, matrix_rate=0.02), digits(4), seed=1)
+    assert (momenta, second_betas) == ([0.95] * 4, [0.95] * 4)
+
+
+def test_the_model_is_one_of_pixels() -> None:
+    x = digits(9)
+    model = mae_training.new_mae(small(), x, seed=4)
+    assert isinstance(model, ViTMAE)
+    assert model.pixel_mean.item() == pytest.approx(x.double().mean().item())
