@@ -89,7 +89,7 @@ TINY = (
     SmallMAESettings(
         images="digits",
         patch_size=2,
-        num_steps=60,
+        num_steps=100,
         seeds=(4, 44),
         rates=(0.1, 0.5, 0.9),
         width=16,
