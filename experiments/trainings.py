@@ -2,10 +2,11 @@
 
 import torch
 
-from experiments.experiment import Arrays, Experiment, RunContext, on_cpu
+from experiments.experiment import Arrays, Experiment, RunContext, on_cpu, seeded
+from mpt_lml import data
 from mpt_lml.recorded import Outcome
 from mpt_lml.trainings import deep_vae, linear_vae
-from mpt_score.networks import known_language, small_bert
+from mpt_score.networks import known_language, mae_training, small_bert
 
 
 def _linear_vae() -> Arrays:
@@ -29,11 +30,28 @@ def _small_bert() -> Arrays:
     return {"watched": small_bert.train_small_bert(small_bert.TINY).watched}
 
 
+def _small_mae() -> Arrays:
+    (settings,) = mae_training.TINY
+    x = data.images(settings.images).grid[: settings.num_train].float()
+    test = data.images(settings.images, "test").grid[: settings.num_test].float()
+    rows = []
+    for seed in settings.seeds:
+        model = mae_training.train_small_mae(settings, x, seed=seed).model
+        sizes = settings.sizes(model.num_features)
+        generator = seeded(1000 + seed)
+        curve = model.fitted_curve(
+            x[: settings.num_variance], test, generator=generator, sizes=sizes
+        )
+        rows.append(curve.score)
+    return {"scores": torch.stack(rows)}
+
+
 TRAININGS = {
     "linear-vae": _linear_vae,
     "deep-vae": _deep_vae,
     "known-language": _known_language,
     "small-bert": _small_bert,
+    "small-mae": _small_mae,
 }
 
 
