@@ -227,6 +227,8 @@ class Converter:
             return f"\n<details>\n{title}\n\n{self.nested(block.body)}\n\n</details>\n"
         if kind in ADMONITIONS:
             return self.quoted(f"**{self.inline(block.argument) or kind.title()}**\n", block.body)
+        if kind == "list-table" and self.page.number is not None:
+            return self.pipe_table(block.body)
         if self.page.number is not None:
             raise BookError(f"{{{kind}}} has no plain form")
         # Front matter may hold any directive: it is not printed, but its glossary is learned.
@@ -234,6 +236,23 @@ class Converter:
             for term in re.findall(r"^\S.*$", block.body, re.M):
                 self.learn(f"term {term.lower()}", Label("term", self.page, "", term))
         return ""
+
+    def pipe_table(self, body: str) -> str:
+        """A list of rows, each a list of cells, as a table; its first row is the head."""
+        rows: list[list[str]] = []
+        for line in body.splitlines():
+            begins = re.match(r"(\* - |  - )(.*)", line)
+            if begins is None:
+                rows[-1][-1] += f" {line.strip()}"
+            elif begins[1] == "  - ":
+                rows[-1].append(begins[2])
+            else:
+                rows.append([begins[2]])
+        lines = [
+            "| " + " | ".join(self.inline(cell.strip()) for cell in row) + " |" for row in rows
+        ]
+        rule = "|" + " :-- |" * len(rows[0])
+        return "\n".join(["", lines[0], rule, *lines[1:], ""])
 
     def heading(self, title: str, level: int) -> str:
         number = "" if self.page.number is None else self.next_section(level)

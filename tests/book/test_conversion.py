@@ -70,6 +70,7 @@ def test_first_chapter_reads(sample: Book, expected: str) -> None:
         "[Figure 1.1](https://mpt-lml.github.io/mpt-lml/book/01-first.html#fig-line), Exercise 2.1",
         "#### Exercise 2.1 (A code)\n\nRun\n\n```python\nprint(1)\n```",
         "#### Solution to Exercise 2.1",
+        "| What | Where |\n| :-- | :-- |\n| The *area*, said in two lines | Theorem 2.1 |",
     ],
 )
 def test_second_chapter_reads(sample: Book, expected: str) -> None:
