@@ -55,10 +55,12 @@ def main(argv: list[str] | None = None, out: Path = ROOT / "_build" / "student")
     options = parser.parse_args(argv)
     book = Book(ROOT)
     try:
-        pages = [book.chapter(name) for name in options.chapters] or book.chapters
+        pages = [book.chapter(name) for name in options.chapters]
     except BookError as error:
         print(f"student: {error}", file=sys.stderr)
         return 1
+    if not pages:
+        pages = [page for page in book.chapters if not page.is_note]
     out.mkdir(parents=True, exist_ok=True)
     for page in pages:
         notebook = without_solutions(nbformat.read(page.notebook, as_version=4))
