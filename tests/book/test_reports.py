@@ -1,4 +1,4 @@
-"""Letters to the sources of Chapter 19: their examples print what they say, links lead to them."""
+"""Letters to the sources of Note E: their examples print what they say, links lead to them."""
 
 from __future__ import annotations
 
