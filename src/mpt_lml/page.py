@@ -1,13 +1,14 @@
-"""What a page needs besides figures: numbers that prose can show, and a training beside its record."""
+"""What a page needs besides figures: tables, numbers in prose, a training beside its record."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from mpt_lml.checks import Positive, checked
 
-__all__ = ["compare_with_record", "glue"]
+__all__ = ["compare_with_record", "glue", "table"]
 
 
 def glue(name: str, value: object) -> None:
@@ -43,6 +44,42 @@ def glue(name: str, value: object) -> None:
     scrapbook = {"name": name, "mime_prefix": prefix}
     # repr, also of a string: myst-nb evaluates the text, and an unquoted "1.10" would become 1.1.
     display({f"{prefix}text/plain": repr(value)}, raw=True, metadata={"scrapbook": scrapbook})
+
+
+@checked
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Any:
+    """A table for the page, of what a cell found.
+
+    Args:
+        head: what stands above each column.
+        rows: of entries as they are to be shown; the first names its row. Entries may hold HTML.
+
+    Returns:
+        What a notebook shows as a table, an ``IPython.display.HTML``.
+
+    Raises:
+        ValueError: for a row with more or fewer entries than the head.
+
+    >>> print(table(["size", "score"], [["1", "−0.26"]]).data)
+    <table><thead><tr><th scope="col">size</th><th scope="col">score</th></tr></thead>
+    <tbody>
+    <tr><th scope="row">1</th><td>−0.26</td></tr>
+    </tbody></table>
+    """
+    from IPython.display import HTML  # only a page needs it
+
+    top = "".join(f'<th scope="col">{entry}</th>' for entry in head)
+    lines = [f"<table><thead><tr>{top}</tr></thead>", "<tbody>"]
+    for row in rows:
+        if len(row) != len(head):
+            raise ValueError(
+                f"the row {list(row)} has {len(row)} entries, and the head {len(head)}."
+            )
+        name, *entries = row
+        cells = "".join(f"<td>{entry}</td>" for entry in entries)
+        lines.append(f'<tr><th scope="row">{name}</th>{cells}</tr>')
+    lines.append("</tbody></table>")
+    return HTML("\n".join(lines))
 
 
 @checked

@@ -62,3 +62,9 @@ def test_a_difference_beyond_the_tolerance_is_said(capsys: pytest.CaptureFixture
 def test_what_cannot_be_compared_is_refused(measured, recorded, tolerance, says) -> None:
     with pytest.raises(ValueError, match=says):
         page.compare_with_record("a number", measured, recorded, tolerance=tolerance)
+
+
+@pytest.mark.bad_input
+def test_a_row_that_does_not_fit_its_head_is_refused() -> None:
+    with pytest.raises(ValueError, match="3 entries, and the head 2"):
+        page.table(["size", "score"], [["1", "0.5", "0.1"]])

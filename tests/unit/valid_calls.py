@@ -285,6 +285,7 @@ def results() -> list[Call]:
         valid(CURVE.partial_sums),
         valid(page.compare_with_record, "two numbers", [1.0, 2.0], [1.0, 2.1], tolerance=0.2),
         valid(page.glue, "name", 1.0),
+        valid(page.table, ["size", "score"], [["1", "0.5"]]),
         valid(plots.use_style),
         valid(plots.mask_curve, CURVE, ax=AX, color="C0"),
         valid(data.Images, torch.zeros(2, 12).double(), (2, 6)),
