@@ -23,7 +23,8 @@ TARGET = Path(__file__).resolve().parents[1] / "_static" / "cover.svg"
 BERT = TARGET.with_name("bert-base.svg")
 SHARED = TARGET.with_name("shared-link.png")  # those who show links take no SVG
 PAPER, INK, BLUE, WASH = "#fbfaf7", "#222222", "#0072B2", "#d5e5ee"
-ORANGE, FALSE_WASH = "#D55E00", "#fde3d0"
+ORANGE, WORDS, FALSE_WASH = plots.COLORS["too high"], plots.COLORS["too high, words"], "#fde3d0"
+PINK, PINK_WASH = plots.COLORS["bert-base"], "#f3e1eb"
 
 
 def draw(target: Path = TARGET) -> None:
@@ -78,18 +79,18 @@ def draw_bert(target: Path = BERT) -> None:
     plots.use_style()
     mpl.rcParams.update({"svg.hashsalt": "bert", "svg.fonttype": "path"})
     fig, ax = plt.subplots(figsize=(5.4, 3.7))
-    ax.fill_between(percent, mean, 0, color=WASH, lw=0)
+    ax.fill_between(percent, mean, 0, color=PINK_WASH, lw=0)
     ax.fill_between(percent, mean, at_15, where=mean < at_15, color=FALSE_WASH, lw=0)
     ax.plot([0, 100], [at_15, at_15], color=ORANGE, lw=2)
     ax.plot([0, 100], [height, height], color=INK, lw=1.2, ls="--")
-    ax.plot(percent, mean, color=BLUE, lw=3)
+    ax.plot(percent, mean, color=PINK, lw=3)
     ax.plot([15, crossing], [at_15, height], "o", color=INK, ms=8)
-    ax.text(17, at_15 + 0.12, "15 %: one score, kept up", color="#a63c00", va="bottom")
+    ax.text(17, at_15 + 0.12, "15 %: one score, kept up", color=WORDS, va="bottom")
     ax.text(1, height - 0.14, "mean height of the curve", color=INK, va="top")
     ax.text(crossing - 1, height - 0.14, f"{crossing} %", color=INK, va="top", ha="right")
     ax.text(45, -1.3, "the area of the curve", color=INK, ha="center", fontsize=12)
-    arrow = {"arrowstyle": "-", "color": "#a63c00", "shrinkB": 0}
-    says = {"color": "#a63c00", "va": "center", "ha": "right", "arrowprops": arrow}
+    arrow = {"arrowstyle": "-", "color": WORDS, "shrinkB": 0}
+    says = {"color": WORDS, "va": "center", "ha": "right", "arrowprops": arrow}
     ax.annotate("what 15 % does not see", (91, -3.7), (76, -4.9), **says)
     ax.axhline(0.0, color=INK, lw=1.0)
     ax.grid(False)

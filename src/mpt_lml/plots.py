@@ -11,7 +11,20 @@ from matplotlib.colors import is_color_like
 from mpt_lml.checks import checked
 from mpt_lml.results import MaskCurve
 
-__all__ = ["mask_curve", "use_style"]
+__all__ = ["COLORS", "mask_curve", "use_style"]
+
+COLORS = {
+    "ppca": "#0072B2",
+    "small bert": "#009E73",
+    "bert-base": "#CC79A7",
+    "too high": "#D55E00",
+    "too low": "#0072B2",
+    "too high, words": "#A63C00",
+}
+"""One color a model, and one for a log-probability that is promised too high, in all figures.
+
+The lines and areas are colors of ``book.mplstyle``; the words have the contrast that letters need.
+"""
 
 
 def use_style() -> None:

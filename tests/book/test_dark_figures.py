@@ -6,11 +6,14 @@ import base64
 import importlib.util
 import io
 import itertools
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+
+from mpt_lml import plots
 
 BOOK = Path(__file__).parents[2] / "book"
 SPEC = importlib.util.spec_from_file_location("dark_figures", BOOK / "_ext" / "dark_figures.py")
@@ -97,3 +100,11 @@ def test_a_page_has_both_figures_with_one_text() -> None:
     assert both.count('width="96" height="48"') == 2
     assert 'class="vector on-light' in both
     assert 'src="../_images/a-dark.svg"' in both
+
+
+@pytest.mark.parametrize("name", ["too high", "too low"])
+def test_an_explorer_has_the_color_of_the_figures(name: str) -> None:
+    css = (BOOK / "_static" / "explorers.css").read_text(encoding="utf-8")
+    light, dark = re.findall(rf"--oe-{name.replace(' ', '-')}: (#\w+);", css)
+    assert light == plots.COLORS[name].lower()
+    assert dark == dark_figures.PARTNERS[light]

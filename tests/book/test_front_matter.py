@@ -16,7 +16,7 @@ from api_docs import public_modules
 import mpt_lml
 import mpt_score
 from experiments import experiment
-from mpt_lml import PPCA, curves, data
+from mpt_lml import PPCA, curves, data, plots
 from mpt_lml.data import sources
 from mpt_score import networks
 
@@ -90,9 +90,11 @@ def test_a_picture_of_its_own_is_what_its_script_draws(tmp_path, name: str):
 
 
 def _polyline(path: Path) -> list[float]:
-    """Coordinates of the curve, the only blue open line of the picture."""
+    """Coordinates of the curve, the only open line of its color: PPCA's blue or BERT-base's pink."""
     text = path.read_text(encoding="utf-8")
-    (line,) = re.findall(r'<path d="([^"]+)"[^>]*style="fill: none; stroke: #0072b2', text)
+    model = "bert-base" if path.stem == "bert-base" else "ppca"
+    color = plots.COLORS[model].lower()
+    (line,) = re.findall(rf'<path d="([^"]+)"[^>]*style="fill: none; stroke: {color}', text)
     return [float(number) for number in re.findall(r"-?\d+\.?\d*", line)]
 
 

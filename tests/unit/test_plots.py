@@ -41,3 +41,11 @@ def test_two_standard_errors_are_shaded_on_both_sides() -> None:
 
 def test_figures_are_opaque_so_that_they_read_on_a_dark_page() -> None:
     assert mpl.colors.to_rgba(mpl.rcParams["figure.facecolor"]) == (1.0, 1.0, 1.0, 1.0)
+
+
+def test_a_model_has_a_color_of_the_house_style_for_itself() -> None:
+    cycle = [color.upper() for color in mpl.rcParams["axes.prop_cycle"].by_key()["color"]]
+    models = [plots.COLORS[name].strip("#") for name in ("ppca", "small bert", "bert-base")]
+    too_high = plots.COLORS["too high"].strip("#")
+    assert len({*models, too_high}) == 4
+    assert {*models, too_high} <= {color.strip("#") for color in cycle}
