@@ -153,6 +153,15 @@ window.explorers = (function () {
     };
   }
 
+  /** What the colors of a chart mean: rows [class of the shape, words]. */
+  function legend(rows) {
+    return el("ul", { class: "oe-legend" }, rows.map(function (row) {
+      var key = svg("svg", { width: 26, height: 16, viewBox: "0 0 26 16", "aria-hidden": "true" });
+      key.append(svg("rect", { class: row[0], x: 2, y: 2, width: 22, height: 12 }));
+      return el("li", {}, [key, el("span", {}, [row[1]])]);
+    }));
+  }
+
   /** Call `draw` again when the width of `root` has changed. */
   function onWidth(root, draw) {
     var width = root.clientWidth;
@@ -182,6 +191,6 @@ window.explorers = (function () {
 
   return {
     el: el, svg: svg, number: number, sum: sum, shell: shell, button: button, sums: sums,
-    slider: slider, chart: chart, onWidth: onWidth, start: start
+    slider: slider, chart: chart, legend: legend, onWidth: onWidth, start: start
   };
 })();

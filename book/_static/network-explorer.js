@@ -584,18 +584,21 @@
     }
 
     function sumChart() {
-      var low = Math.min(truth, sum(walk.q)) * 1.06;
-      var c = shared.chart(root, "Running sums of the network and of the source along this order; the numbers are " +
-        "in the table below.", 230, [0, D], [low, 0], "symbols revealed", "running sum, nats");
-      c.line("oe-rule", [[0, truth], [D, truth]]);
-      c.add("text", { x: c.px(0.2), y: c.py(truth) - 6 }, "log p(x)");
-      c.line("oe-source-line", running(walk.p));
-      c.line("oe-net-line", running(walk.q));
-      running(walk.q).forEach(function (point) {
+      var high = -Math.min(truth, sum(walk.q)) * 1.12; // surprise is drawn upward
+      var c = shared.chart(root, "Running surprise of the network and of the source along this order; the numbers are " +
+        "in the table below.", 230, [0, D], [0, high], "symbols revealed", "surprise so far, nats");
+      function climbing(values) {
+        return running(values.map(function (v) { return -v; }));
+      }
+      c.line("oe-rule", [[0, -truth], [D, -truth]]);
+      c.add("text", { x: c.px(0.2), y: c.py(-truth) - 6 }, "\u2212 log p(x)");
+      c.line("oe-source-line", climbing(walk.p));
+      c.line("oe-net-line", climbing(walk.q));
+      climbing(walk.q).forEach(function (point) {
         c.add("circle", { class: "oe-net-dot", cx: c.px(point[0]), cy: c.py(point[1]), r: 3 });
       });
       return el("div", {}, [c.node, caption(
-        "Wide line: the source. Narrow line with dots: the network. Dashed: log p(x), where the source ends in every order."
+        "Wide line: the source. Narrow line with dots: the network. Dashed: \u2212log p(x), where the source ends in every order."
       )]);
     }
 
@@ -634,20 +637,20 @@
       // With M hidden, step D - M + 1 is taken: the mean of its terms over random orders is S(x; M).
       function mean(which) {
         return every.map(function (k) {
-          return [k + 1, sum(random.map(function (each) { return each[which][D - 1 - k]; })) / random.length];
+          return [k + 1, -sum(random.map(function (each) { return each[which][D - 1 - k]; })) / random.length];
         });
       }
       var q = mean("q"), p = mean("p");
-      var low = Math.min.apply(null, q.concat(p).map(function (point) { return point[1]; }));
-      var c = shared.chart(root, "The mask-rate curves of network and source from the random orders drawn so far.",
-        240, [0.6, D + 0.4], [1.06 * low, 0], "masked positions M", "S(x; M), nats");
+      var high = Math.max.apply(null, q.concat(p).map(function (point) { return point[1]; }));
+      var c = shared.chart(root, "The mask-rate curves of network and source from the random orders drawn so far, as " +
+        "surprise.", 240, [0.6, D + 0.4], [0, 1.06 * high], "masked positions M", "surprise, \u2212S(x; M), nats");
       c.add("path", { class: "oe-net-area", d: c.path([[1, 0]].concat(q, [[D, 0]])) + "Z" });
       c.line("oe-source-line", p);
       c.line("oe-net-line", q);
       return [c.node, caption(
         "The mask-rate curve, from " + random.length + (random.length > 1 ? " random orders" : " random order") +
-          " and the same masks for both. Narrow, shaded: the network; its sum over M is the area above. Wide: the " +
-          "source; its sum is log p(x)" + (random.length > 1 ? ", however many orders" : " already") + "."
+          " and the same masks for both, drawn as surprise. Narrow, shaded: the network; its sum over M is minus the area " +
+          "above. Wide: the source; its sum is \u2212log p(x)" + (random.length > 1 ? ", however many orders" : " already") + "."
       )];
     }
 

@@ -1,5 +1,6 @@
 /* The rate explorer: sliders for K, D, the noise variance and one masking rate on the closed form
- * of PPCA's mask-rate curve, its area, D S(M) at that rate, and the crossover rate.
+ * of PPCA's mask-rate curve, its area, D S(M) at that rate, and the crossover rate. The picture
+ * draws surprise, -S(M), upward; the numbers keep the sign of S.
  *
  * Its numbers, in <script class="rate-explorer-data"> (see explorers.js):
  *   start   {K, D, s2, rate}, where the sliders stand at first
@@ -40,7 +41,8 @@
 
   function Explorer(root, data, id) {
     var frame = shared.shell(root, id, "Rate explorer",
-      "The height of the curve at one masking rate, times D, is a rectangle. Is it the area under the curve? Move the sliders.");
+      "Each stair is the expected surprise of one guess, and what lies below the stairs is the area. One masking rate puts " +
+        "a rectangle in its place, as high as the stair at that rate. Move the sliders.");
     function percent(value) {
       return value + " %";
     }
@@ -52,7 +54,8 @@
     var rate = shared.slider("rate", "Masking rate \u03c1", [1, 100, 1], percent, moved);
     var picture = shared.el("div", { class: "oe-picture" });
     var sums = shared.sums({
-      area: "Area, E log p(x)", one: "Rectangle, D S(M)", error: "The rectangle is", crossover: "Crossover rate \u03c1*"
+      area: "E log p(x), the area", one: "D S(M), the rectangle", error: "log p(x) comes out",
+      crossover: "Crossover rate \u03c1*"
     });
     root.append(
       shared.el("div", { class: "oe-sliders" }, [K.node, D.node, s2.node, rate.node]),
@@ -72,40 +75,49 @@
       if (final) {
         frame.say(
           "With " + now.M + " of " + D.get() + " coordinates masked, D S is " + number(now.one, 3) +
-            " nats, the area " + number(now.area, 3) + ": " + side + ". It would be right at a rate of " +
+            " nats, E log p(x) " + number(now.area, 3) + ": it comes out " + side + ". It would be right at a rate of " +
             number(100 * now.crossover, 1) + " %."
         );
       }
     }
 
     function draw(now) {
-      var size = now.S.length, first = now.S[0], last = now.S[size - 1];
-      var low = Math.min(last, 0), high = Math.max(first, 0), pad = 0.06 * (high - low);
-      var c = shared.chart(root, "The mask-rate curve by the formula with the area under it, and the rectangle of the " +
-        "chosen rate; the numbers are given below.", 290, [0, 1], [low - pad, high + pad],
-        "masking rate \u03c1 = M / D", "S(M) in nats");
-      var r = now.M / size, S = now.S[now.M - 1];
-      var curve = []; // as a staircase, since there are only whole M
-      now.S.forEach(function (s, k) { curve.push([k / size, s], [(k + 1) / size, s]); });
-      function between(name, keeps) { // the curve and the rectangle's edge, where one is above the other
-        var edge = curve.map(function (p) { return [p[0], keeps(p[1]) ? p[1] : S]; });
-        c.add("path", { class: name, d: c.path([[0, S]].concat(edge, [[1, S]])) + "Z" });
+      var surprise = now.S.map(function (s) { return -s; }), mean = -now.height;
+      var size = surprise.length, first = surprise[0], last = surprise[size - 1];
+      var low = Math.min(first, 0), high = Math.max(last, 0), pad = 0.06 * (high - low);
+      var c = shared.chart(root, "Stairs of surprise climb to the right, and the rectangle of the chosen rate is as high as " +
+        "one of them; the numbers are given below.", 290, [0, 1], [low - pad, high + pad],
+        "masking rate \u03c1 = M / D", "surprise of a guess, \u2212S(M), in nats");
+      var r = now.M / size, top = surprise[now.M - 1];
+      var stairs = []; // since there are only whole M
+      surprise.forEach(function (s, k) { stairs.push([k / size, s], [(k + 1) / size, s]); });
+      function between(name, keeps) { // the stairs and the rectangle's edge, where one is above the other
+        var edge = stairs.map(function (p) { return [p[0], keeps(p[1]) ? p[1] : top]; });
+        c.add("path", { class: name, d: c.path([[0, top]].concat(edge, [[1, top]])) + "Z" });
       }
-      c.add("path", { class: "oe-area", d: c.path([[0, 0]].concat(curve, [[1, 0]])) + "Z" });
-      between("oe-too-high", function (s) { return s < S; });
-      between("oe-too-low", function (s) { return s > S; });
-      c.line("oe-chosen", [[0, 0], [0, S], [1, S], [1, 0], [0, 0]]);
-      c.line("oe-rule", [[0, now.height], [1, now.height]]);
-      c.line("oe-rule", [[now.crossover, now.height], [now.crossover, low - pad]]);
-      c.line("oe-mean", now.S.map(function (s, k) { return [(k + 1) / size, s]; }));
-      c.add("circle", { class: "oe-chosen-dot", cx: c.px(r), cy: c.py(S), r: 6 });
-      c.add("text", { x: c.px(now.crossover) - 6, y: c.py(low - pad) - 6, "text-anchor": "end" }, "\u03c1*");
-      c.add("text", { x: c.px(0.02), y: c.py(now.height) + 16 }, "mean height, area / D");
-      picture.replaceChildren(c.node, shared.el("p", { class: "oe-note" }, [
-        "Filled between the thick curve and zero: the area. Frame with the dot: the rectangle of your rate. Red, where " +
-          "the curve is below its edge: what the rectangle has too much. Green, where it is above: what it lacks. At the " +
-          "crossover rate \u03c1* both are equally large, and the edge is the mean height, dashed."
-      ]));
+      c.add("path", { class: "oe-below", d: c.path([[0, 0]].concat(stairs, [[1, 0]])) + "Z" });
+      between("oe-too-high", function (s) { return s > top; });
+      between("oe-too-low", function (s) { return s < top; });
+      c.line("oe-mean", stairs);
+      c.line("oe-chosen", [[0, 0], [0, top], [1, top], [1, 0], [0, 0]]);
+      c.line("oe-rule", [[0, mean], [1, mean]]);
+      c.line("oe-rule", [[now.crossover, mean], [now.crossover, low - pad]]);
+      c.add("circle", { class: "oe-chosen-dot", cx: c.px(r), cy: c.py(top), r: 6 });
+      c.add("text", { x: c.px(now.crossover) - 6, y: c.py(0) - 8, "text-anchor": "end" }, "\u03c1*");
+      c.add("text", { x: c.px(0.02), y: c.py(mean) - 6 }, "mean height, area / D");
+      picture.replaceChildren(
+        c.node,
+        shared.legend([
+          ["oe-below", "Below the stairs: the area, the surprise of all guesses together."],
+          ["oe-chosen", "Frame with the dot: the rectangle of your rate."],
+          ["oe-too-high", "The stairs above the frame: surprise left out, and log p(x) comes out too high."],
+          ["oe-too-low", "The frame above the stairs: too much surprise, and log p(x) comes out too low."]
+        ]),
+        shared.el("p", { class: "oe-note" }, [
+          "At the crossover rate \u03c1* the last two are equally large, and the frame is as high as the stairs on " +
+            "average, dashed."
+        ])
+      );
     }
 
     D.set(data.start.D);

@@ -135,12 +135,13 @@ def test_mean_over_all_orders_is_the_mask_rate_curve(visit, place):
     data, page = place[1], visit()
     press(page, "All 24 orders")
     assert page.locator(".oe-all svg .oe-one").count() == 24
-    # The curve as in the figures: M = 1 is on the left, and M = D, the lowest, on the right.
+    # Surprise upward: M = 1 is on the left, and the M with the lowest score is the highest.
     dots = page.locator(".oe-all svg .oe-mean-dot").evaluate_all(
         "all => all.map(dot => [Number(dot.getAttribute('cx')), Number(dot.getAttribute('cy'))])"
     )
     heights = [-y for _, y in sorted(dots)]
-    np.testing.assert_array_equal(np.argsort(heights), np.argsort(data["curve"]))
+    surprise = [-score for score in data["curve"]]
+    np.testing.assert_array_equal(np.argsort(heights), np.argsort(surprise))
     mean, curve = (
         [
             number_in(c)

@@ -114,16 +114,35 @@ SIZES = """names => names.map(name => {
 })"""
 
 
-def test_red_and_green_are_what_the_rectangle_has_too_much_and_lacks(visit) -> None:
+def test_the_colored_parts_are_the_surprise_left_out_and_counted_too_much(visit) -> None:
     page = visit("rate")
-    names = ["oe-area", "oe-too-high", "oe-too-low"]
+    names = ["oe-below", "oe-too-high", "oe-too-low"]
     for rate in (2, 15, 60, 90):
         slide(page, "Masking rate", rate)
-        area, red, green = page.evaluate(SIZES, names)  # in square pixels
-        nats = -shown(page, "area") / area  # of a square pixel; the curve is below zero here
-        error = shown(page, "one") - shown(page, "area")
-        assert abs(nats * (red - green) - error) < 0.01 * -shown(page, "area")
-        assert (red > green) == (error > 0)
+        area, left_out, too_much = page.evaluate(SIZES, names)  # in square pixels
+        nats = -shown(page, "area") / area  # of a square pixel; all surprise is above zero here
+        error = shown(page, "one") - shown(page, "area")  # of log p(x), which is minus surprise
+        assert abs(nats * (left_out - too_much) - error) < 0.01 * -shown(page, "area")
+        assert (left_out > too_much) == (error > 0)
+
+
+CLIMB = """() => {
+  const path = document.querySelector(".rate-explorer svg .oe-mean").getAttribute("d");
+  return path.slice(1).split("L").map(point => -Number(point.split(" ")[1]));
+}"""
+
+
+def test_surprise_is_drawn_upward(visit) -> None:
+    page = visit("rate")
+    stairs = page.evaluate(CLIMB)
+    assert stairs == sorted(stairs) and stairs[-1] > stairs[0] + 50  # pixels
+    words = page.locator(".rate-explorer .oe-legend li").all_inner_texts()
+    assert [("too high" in each, "too low" in each) for each in words] == [
+        *[(False, False)] * 2,
+        (True, False),
+        (False, True),
+    ]
+    assert "left out" in words[2] and "too much" in words[3]
 
 
 def test_the_totals_of_orders_differ_and_their_mean_is_the_area(visit) -> None:
