@@ -31,8 +31,8 @@ def emitted(notebook: Path) -> str:
 
 
 def opened(html: str) -> str:
-    """The same, in the landing page's small form, where it plays once by itself."""
-    return EXPLORER.sub(lambda found: f'{found[0][:-2]} door" data-play>', html, count=1)
+    """The same, in the landing page's small form, where a button invites to reveal."""
+    return EXPLORER.sub(lambda found: f'{found[0][:-2]} door" data-door>', html, count=1)
 
 
 class Explorer(SphinxDirective):

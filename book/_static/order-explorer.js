@@ -9,6 +9,7 @@
  *   curve   the mask-rate curve S(x; M) for M = 1..D
  *   log_p   log p(x), the total of every order; none where orders have totals of their own,
  *           the conditionals of a network: then the area is the mean of these totals
+ * With `data-door` on the element it is in the landing page's small form: one button invites to reveal.
  * Every number shown is one of these or a sum or mean of them.
  */
 (function () {
@@ -54,6 +55,7 @@
   function Explorer(root, data, id) {
     var D = data.names.length;
     var joint = "log_p" in data; // every order has this total
+    var door = "door" in root.dataset;
     var area = sum(data.curve);
     var all = orders(D);
     var order = [];
@@ -108,13 +110,17 @@
     });
     var random = shared.button("Random order", function () {
       stop();
-      var seen = history.map(String);
-      var fresh = all.filter(function (o) {
-        return seen.indexOf(String(o)) < 0;
-      });
-      var pool = fresh.length ? fresh : all;
-      play(pool[Math.floor(Math.random() * pool.length)].slice());
+      order = [];
+      play(anotherOrder());
     });
+    var invite = shared.button("Reveal one", function () {
+      stop();
+      if (!order.length) return reveal(0);
+      if (order.length < D) return play(order.concat(hidden()));
+      order = [];
+      play(anotherOrder());
+    });
+    invite.className = "oe-invite";
     var every = shared.button("All " + all.length + " orders", function () {
       overlay = !overlay;
       draw();
@@ -126,9 +132,8 @@
     });
     every.setAttribute("aria-controls", id + "-all");
     root.append(
-      el("div", { class: "oe-actions", role: "group", "aria-label": "Explorer controls" }, [
-        undo, reset, random, every
-      ])
+      el("div", { class: "oe-actions", role: "group", "aria-label": "Explorer controls" },
+        door ? [invite, undo, reset, every] : [undo, reset, random, every])
     );
 
     var sums = shared.sums(
@@ -160,13 +165,23 @@
     function path(o) {
       return o.map(function (j) { return data.names[j]; }).join(" \u2192 ");
     }
+    function hidden() {
+      return data.names.map(function (_, j) { return j; }).filter(function (j) { return order.indexOf(j) < 0; });
+    }
+    function anotherOrder() {
+      var seen = history.map(String);
+      var fresh = all.filter(function (o) {
+        return seen.indexOf(String(o)) < 0;
+      });
+      var pool = fresh.length ? fresh : all;
+      return pool[Math.floor(Math.random() * pool.length)].slice();
+    }
     function stop() {
-      frame.live.setAttribute("aria-live", "polite");
       if (timer !== null) window.clearTimeout(timer);
       timer = null;
     }
+    /** Go on from what is revealed to the end of an order that begins with it. */
     function play(target) {
-      order = [];
       draw();
       (function next() {
         timer = null;
@@ -228,6 +243,7 @@
       if (joint) sums.set("remaining", digits(data.log_p - running));
       else sums.set("range", history.length ? ends(totals(history)) : "none yet");
       every.setAttribute("aria-pressed", overlay);
+      invite.textContent = !order.length ? "Reveal one" : order.length < D ? "Reveal the rest" : "Another order";
       drawSteps(terms);
       drawAll();
       drawTried();
@@ -250,6 +266,12 @@
           el("div", { class: "oe-track", "aria-hidden": "true" }, [bar])
         ]);
       });
+      for (var t = order.length; door && t < D; t++) { // the room that the next steps will take
+        rows.push(el("li", { class: "oe-to-come", "aria-hidden": "true" }, [
+          el("div", { class: "oe-step-label" }, [el("span", {}, [t + 1 + "."]), el("span", { class: "oe-number" })]),
+          el("div", { class: "oe-track" })
+        ]));
+      }
       var start = 0;
       var pieces = order.map(function (j, t) {
         var piece = el("div", { class: "oe-bar", style: color(j) });
@@ -338,7 +360,7 @@
             (order.length === D ? " Thick: your order." : "") :
           "Thin: one order each. Thick with dots: their mean, step by step." +
             (order.length ? " Dashed: your order." : "") +
-            " Each order walks from the right, where all is hidden, to the left. The mean is the mask-rate curve."
+            " Each order walks from the right, where all is hidden, to the left. The mean is the mask-rate curve, upside down."
         ]),
         scrollBox(
           "Mean term at each number of hidden coordinates and the mask-rate curve",
@@ -384,18 +406,18 @@
 
     function picture(lines, mean) {
       var lowest = Math.min.apply(null, lines.map(function (line) { return Math.min.apply(null, line); }));
-      var c = shared.chart(root, "Term against the number still hidden for all " + lines.length +
-        " orders; their mean is given in the table below.", 250, [0.8, D + 0.2],
-        [Math.floor(lowest * 2) / 2, 0], "hidden coordinates M", "term in nats");
-      function points(values) { // at step t, M = D - t + 1 are still hidden
-        return values.map(function (v, t) { return [D - t, v]; });
+      var c = shared.chart(root, "Surprise at a step against the number still hidden for all " + lines.length +
+        " orders; the mean term is given in the table below.", 250, [0.8, D + 0.2],
+        [0, Math.ceil(-lowest * 2) / 2], "hidden coordinates M", "surprise, minus a term, in nats");
+      function points(values) { // at step t, M = D - t + 1 are still hidden; surprise is drawn upward
+        return values.map(function (v, t) { return [D - t, -v]; });
       }
       lines.forEach(function (line) {
         c.line("oe-one", points(line));
       });
       c.line("oe-mean", points(mean));
       mean.forEach(function (v, t) {
-        c.add("circle", { class: "oe-mean-dot", cx: c.px(D - t), cy: c.py(v), r: 5 });
+        c.add("circle", { class: "oe-mean-dot", cx: c.px(D - t), cy: c.py(-v), r: 5 });
       });
       if (order.length) c.line("oe-mine", points(termsAlong(data, order)));
       return c.node;
@@ -403,10 +425,6 @@
 
     draw();
     shared.onWidth(root, drawAll);
-    if ("play" in root.dataset && !still.matches) {
-      frame.live.setAttribute("aria-live", "off"); // nobody has asked for it yet
-      play(data.names.map(function (_, j) { return j; }));
-    }
   }
 
   shared.start("order-explorer", isUsable, Explorer);

@@ -1,4 +1,4 @@
-"""The landing page: its explorer plays once, stands still when asked to, and needs no JavaScript."""
+"""The landing page: its explorer waits hidden, a button invites, and it needs no JavaScript."""
 
 from __future__ import annotations
 
@@ -39,30 +39,72 @@ def total(data: dict, order: tuple[int, ...]) -> float:
     return sum(data["terms"][s][j] for s, j in zip(seen, order, strict=False))
 
 
+def invite(page):
+    return page.locator(".door .oe-invite")
+
+
 @pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desk", "phone"])
-def test_one_order_plays_by_itself_in_room_that_was_kept(visit, viewport) -> None:
+def test_nothing_is_revealed_until_somebody_asks(visit, viewport) -> None:
     page = visit(viewport=viewport, reduced_motion="no-preference")
     page.locator(".door[data-ready]").wait_for()
     before = page.evaluate(HEIGHT)
-    page.locator(".door .oe-steps > li").nth(5).wait_for()  # five terms and their sum
-    assert page.evaluate(HEIGHT) == before
+    page.wait_for_timeout(1500)
+    assert page.locator(".door .oe-card[data-revealed=true]").count() == 0
     assert page.locator("script[src*=explorer]").count() == 2  # what all share, and its own
     data = numbers()
     order = tuple(range(len(data["names"])))
+    assert invite(page).inner_text() == "Reveal one"
+    invite(page).click()
+    assert page.locator(".door .oe-card[data-revealed=true]").count() == 1
+    assert shown(page, "running") == pytest.approx(data["terms"][0][0], abs=6e-4)
+    assert invite(page).inner_text() == "Reveal the rest"
+    invite(page).click()
+    page.locator(".door .oe-to-come").last.wait_for(state="detached")
     assert shown(page, "running") == pytest.approx(total(data, order), abs=6e-4)
     assert shown(page, "total") == pytest.approx(sum(data["curve"]), abs=6e-4)
-    assert page.locator(".door .oe-live").get_attribute("aria-live") == "off"
+    assert page.evaluate(HEIGHT) == before  # the room was kept
+    assert invite(page).inner_text() == "Another order"
     page.locator(".door").get_by_role("button", name="Reset").click()
-    assert page.locator(".door .oe-live").get_attribute("aria-live") == "polite"
+    assert page.locator(".door .oe-card[data-revealed=true]").count() == 0
+    assert invite(page).inner_text() == "Reveal one"
 
 
-def test_it_stands_still_for_those_who_ask_for_that(visit) -> None:
+def test_the_rest_comes_in_the_order_of_the_sentence_and_then_another_one(visit) -> None:
     page = visit(viewport=DESKTOP, reduced_motion="reduce")
     page.locator(".door[data-ready]").wait_for()
-    page.wait_for_timeout(1500)
-    assert page.locator(".door .oe-card[data-revealed=true]").count() == 0
     page.locator(".door .oe-card").nth(3).click()
     assert shown(page, "running") == pytest.approx(numbers()["terms"][0][3], abs=6e-4)
+    invite(page).focus()
+    page.keyboard.press("Enter")  # without motion all at once
+    assert shown(page, "running") == pytest.approx(total(numbers(), (3, 0, 1, 2, 4)), abs=6e-4)
+    page.keyboard.press("Enter")
+    assert page.locator(".door .oe-card[data-revealed=true]").count() == 5
+    tried = page.locator(".door .oe-tried tbody th").all_text_contents()
+    assert len(tried) == len(set(tried)) == 2
+    live = page.locator(".door .oe-live")
+    assert live.get_attribute("aria-live") == "polite" and "2 of 120" in live.inner_text()
+
+
+@pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desk", "phone"])
+def test_the_ways_on_stand_above_the_fold_and_so_does_the_invitation(visit, viewport) -> None:
+    page = visit(viewport=viewport)
+    page.locator(".door[data-ready]").wait_for()
+    for place in (".door-buttons", ".door .oe-invite"):
+        box = page.locator(place).bounding_box()
+        assert box["y"] + box["height"] <= viewport["height"]
+    column = page.locator(".door").bounding_box()
+    assert column["x"] + column["width"] > 0.94 * viewport["width"]
+
+
+def test_the_first_tab_leads_past_the_side_bar(visit) -> None:
+    page = visit(viewport=DESKTOP)
+    page.locator(".door[data-ready]").wait_for()
+    page.keyboard.press("Tab")
+    link = page.locator(".skip-link a")
+    assert link.evaluate("e => e === document.activeElement") and link.is_visible()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    assert page.evaluate("() => !!document.activeElement.closest('main')")
 
 
 def test_the_mean_of_all_orders_is_the_sum_of_the_scores() -> None:
