@@ -37,7 +37,11 @@ def renumber(env: BuildEnvironment, docname: str, number: str | None) -> None:
 
 
 def patch(app: Sphinx, config: Config) -> None:
-    """After all extensions are there: the one that numbers across parts replaces this method, too."""
+    """After all extensions are there: two of jupyter-book's have methods of their own in this place.
+
+    One numbers across parts, which is what we need below; the other has styles, of which our pages
+    need none.
+    """
     numbers = {page.docname: page.number for page in Book(Path(app.srcdir)).pages}
     assign = TocTreeCollector.assign_section_numbers
 
@@ -47,7 +51,8 @@ def patch(app: Sphinx, config: Config) -> None:
             renumber(env, docname, numbers.get(docname))
         return changed
 
-    TocTreeCollector.assign_section_numbers = assign_section_numbers
+    for collector in (TocTreeCollector, *TocTreeCollector.__subclasses__()):
+        collector.assign_section_numbers = assign_section_numbers
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
