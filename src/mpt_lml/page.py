@@ -47,7 +47,7 @@ def glue(name: str, value: object) -> None:
 
 
 @checked
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Any:
+def table(head: Sequence[str | int], rows: Sequence[Sequence[str | int]]) -> Any:
     """A table for the page, of what a cell found.
 
     Args:
