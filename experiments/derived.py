@@ -24,7 +24,7 @@ class Derived(Experiment, name="derived", gpu=False):
     It trains nothing: it reads recorded runs, and draws again the starts that two of them did not
     store. A share is the LML's rise during a training over its rise during direct training: ascent of
     log p(x) itself, from the same start, for as many steps. In PPCA that ends at the closed-form
-    maximum. In chapter 9, where no recorded run ascends log p(x) itself, the ELBO's training stands in.
+    maximum. In chapter 10, where no recorded run ascends log p(x) itself, the ELBO's training stands in.
 
     A model without z is compared with on the images of MNIST and Fashion-MNIST, and
     ``DataNotFoundError`` is raised where they are not. A quick run does without.

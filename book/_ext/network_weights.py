@@ -1,4 +1,4 @@
-"""The weights of the book's network as a script, for the explorer of Chapter 10.
+"""The weights of the book's network as a script, for the explorer of Chapter 11.
 
 They are rounded to half precision, one tensor after the other in the order of their names, and packed
 as base64 into ``_static/known-language-weights.js``: a page that is opened from a folder may load

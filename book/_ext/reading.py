@@ -115,7 +115,7 @@ def mend_chapter(app: Sphinx, doctree: nodes.document) -> None:
 
 
 class NumberedChapters(SphinxPostTransform):
-    """``{ref}`chapter-05` `` in a sentence prints "Chapter 5", a note "Note A"; the title is on hover."""
+    """``{ref}`chapter-06` `` in a sentence prints "Chapter 6", a note "Note A"; the title is on hover."""
 
     default_priority = 5  # before Sphinx resolves references, with the title of what they name
 

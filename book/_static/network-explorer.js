@@ -1,4 +1,4 @@
-/* The network explorer: hide symbols of the known language and see what the network of chapter 10
+/* The network explorer: hide symbols of the known language and see what the network of chapter 11
  * says about them beside the exact source; reveal them in an order and watch both add up.
  *
  * Its numbers, in <script class="network-explorer-data"> (see explorers.js):
@@ -160,7 +160,7 @@
 
   // ---- the source -------------------------------------------------------
 
-  /** The exact recursion of chapter 10, forward and backward, scaled at every step. */
+  /** The exact recursion of chapter 11, forward and backward, scaled at every step. */
   function Source(tables) {
     var Q = tables.initial.length, V = tables.emission[0].length;
 

@@ -345,7 +345,7 @@ class DigitsTraining(Experiment, name="digits-training", gpu=False):
 
     PPCA with loadings and log σ² free, trained at one rate on the scanned digits from random starts:
     Adam at 0.01, then at 0.001 so that the jitter of the masks dies down; once also after
-    ``first_epochs``, as in chapter 6. Where the objective itself has its maximum, BFGS tells, on
+    ``first_epochs``, as in chapter 7. Where the objective itself has its maximum, BFGS tells, on
     ``climb_masks`` masks of every seed: from the closed form and from the end of training. Arrays, in
     nats per image and for SET in (train, test): ``best/SET`` (), the closed form's LML; ``lml/SET``
     (epochs, seeds) at the ``epochs`` of the first phase; ``early/SET`` and ``end/SET`` (seeds,), after

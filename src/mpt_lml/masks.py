@@ -262,7 +262,7 @@ class PowerSize(SizeLaw):
 
     The rate M/D of the exponent -1/2 is about the square of a uniform number. With its
     :meth:`~SizeLaw.weights` the gradient of log p(x) stays as noisy as it is when D grows, where
-    uniform sizes pay ln D (chapter 22).
+    uniform sizes pay ln D (note A).
 
     >>> PowerSize(-0.5).probabilities(4)
     tensor([0.3591, 0.2539, 0.2073, 0.1796], dtype=torch.float64)

@@ -269,7 +269,7 @@ def mixture_bounds(log_probability: Float[Tensor, "S N"]) -> MixtureBounds:
     p_mix. So where ψ does not depend on π, E[log ψ + p_π / ψ − 1] is an upper bound (Ivanov et al.
     2026). Here ψ is the mean of the other S − 1 orders; each order takes its turn as π, and the mean
     over the turns is the value. With v the variance of p_π / p_mix the expectations are off by −v/2S
-    and v/2S to leading order (chapter 15). Where orders differ by several nats p_π / ψ has a heavy
+    and v/2S to leading order (note B). Where orders differ by several nats p_π / ψ has a heavy
     tail, and ``is_heavy_tailed`` says so.
 
     Args:

@@ -1,4 +1,4 @@
-"""The log-score of rows of tokens from few masks, with an honest error (chapter 18).
+"""The log-score of rows of tokens from few masks, with an honest error (note B).
 
 The score of a row of D tokens is the area under its curve, Σ_M S(M), which is the mean of log p_π over
 the orders π. There are four ways to it, from the dearest to the cheapest, and :func:`score_rows`
@@ -141,7 +141,7 @@ def score_rows(rows: Rows, plan: Plan) -> Dialogue[RowScores]:
     """The scores of rows of one form, by the best of the ways that the plan pays for.
 
     Every mask, where there are not more: the score is exact. Else whole orders: no estimator
-    measured in chapter 18 does better. A number of masks is spent on them if it holds four or more,
+    measured in note B does better. A number of masks is spent on them if it holds four or more,
     as three degrees of freedom are enough for an error; else on one mask a stratum.
 
     Args:

@@ -1,4 +1,4 @@
-"""Blocks of a text from left to right, each scored given those before it (chapter 16).
+"""Blocks of a text from left to right, each scored given those before it (note C).
 
 A block diffusion model (Arriola et al. 2025) writes a text block by block, and the tokens of a block in
 random order. A block b then has a score of its own, the area

@@ -1,4 +1,4 @@
-"""The network explorer of chapter 10: its network, its recursion, and what a reader does with them."""
+"""The network explorer of chapter 11: its network, its recursion, and what a reader does with them."""
 
 from __future__ import annotations
 

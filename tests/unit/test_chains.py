@@ -100,7 +100,7 @@ def test_information_is_that_of_one_step() -> None:
 
 
 def test_a_sticky_coin_is_a_brownian_bridge() -> None:
-    """λ → 1: H_k → k(k+1)(k+2)/6 and J_k → k(k+1)²(k+2)/12 (theorem of chapter 22)."""
+    """λ → 1: H_k → k(k+1)(k+2)/6 and J_k → k(k+1)²(k+2)/12 (theorem of note A)."""
     k = torch.arange(1, 7, **f64)
     blocks = markov_blocks(*coin(1 - 1e-5), 6)
     sensitivity = k * (k + 1) * (k + 2) / 6

@@ -1,4 +1,4 @@
-"""The network of chapter 10, its gap to the source, and the experiment around them."""
+"""The network of chapter 11, its gap to the source, and the experiment around them."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 Hide a share ρ of a long chain at random. The hidden places fall into blocks, each between two visible
 ones, and a block of k comes up (1 − ρ)² ρᵏ times per place. Given what is visible, blocks are
 independent, and each score has mean zero. So the information H and the noise J of masked scores are
-sums over blocks (chapter 22).
+sums over blocks (note A).
 
 Axes: Q states, K block lengths, S shares that are hidden.
 """

@@ -183,7 +183,7 @@ def chain_crossover(gap_entropy: Float[Tensor, " G"]) -> float:
     """ρ* of a Markov chain of infinite length, at least 1/2 (ours).
 
     The maximum over q of (1 − q) Σ_g δ_g q^g with δ_g = h(g+1) − h(g). Of a chain that is not
-    stationary, h(g) is the mean over its places j (chapter 13).
+    stationary, h(g) is the mean over its places j (note A).
 
     Args:
         gap_entropy: h(g), the entropy of x_{j+g} given x_j in nats, for g = 1..G, (G,).

@@ -1,7 +1,7 @@
 """Masked language models of ``transformers`` as conditionals (paper, Section 3.2).
 
 The conditionals of a network need not come from one joint distribution; the area is then a mean over
-orders of log p_π (Chapter 15), not a log p.
+orders of log p_π (Note B), not a log p.
 """
 
 import logging

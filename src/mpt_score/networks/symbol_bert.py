@@ -78,7 +78,7 @@ class SymbolBERT(ConditionalModel):
     @classmethod
     @checked
     def load(cls, path: FilePath | None = None) -> "SymbolBERT":
-        """The network of Chapter 10 that the book carries, or the one whose weights ``path`` holds.
+        """The network of Chapter 11 that the book carries, or the one whose weights ``path`` holds.
 
         Args:
             path: a safetensors file, such as ``known-language`` leaves one for each of its runs.
