@@ -102,6 +102,9 @@ def execute_ahead(root: Path) -> ExecutorRunResult:
     os.environ.update(KERNEL_SETTINGS | os.environ | paths)  # for jupyter-book, too
     book = Book(root)
     cache = get_cache(str(root / CACHE))
+    for record in cache.list_project_records():
+        if not Path(record.uri).is_file():  # a chapter that got another name
+            cache.remove_nb_from_project(record.pk)
     for page in book.chapters:
         cache.add_nb_to_project(str(page.path), read_data={"name": "myst_nb_md", "type": "plugin"})
     timeout = book.config["execute"]["timeout"]

@@ -28,11 +28,11 @@ kernelspec: {{name: python3, display_name: Python 3}}
 def book_of(folder: Path, **chapters: str) -> Path:
     """A book whose chapters have one cell each."""
     (folder / "_config.yml").write_text("execute: {timeout: 60}\n")
-    names = "\n".join(f"      - file: book/{name}" for name in chapters)
+    names = "\n".join(f"      - file: book/{name}.md" for name in chapters)
     (folder / "_toc.yml").write_text(
         f"format: jb-book\nroot: index\nparts:\n  - numbered: true\n    chapters:\n{names}\n"
     )
-    (folder / "book").mkdir()
+    (folder / "book").mkdir(exist_ok=True)
     for name, code in chapters.items():
         (folder / "book" / f"{name}.md").write_text(CHAPTER.format(code=code))
     return folder
@@ -76,6 +76,9 @@ def test_chapters_are_executed_ahead_once(tmp_path: Path) -> None:
     assert said(tmp_path) == ["01-GOOD\n", "03-GOOD\n"]
     done = execute_ahead(tmp_path)
     assert (done.succeeded, len(done.excepted)) == ([], 1)
+    (tmp_path / "book" / "02-bad.md").unlink()  # what has another name now is not looked for
+    execute_ahead(book_of(tmp_path, **{"01-good": codes["01-good"], "04-new": "print('new')"}))
+    assert "new\n" in said(tmp_path)
 
 
 PAGE = "src/mpt_lml/page.py"
