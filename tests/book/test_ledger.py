@@ -230,18 +230,6 @@ def test_a_commit_that_a_command_checks_out_is_of_this_history_and_has_the_exper
         assert names - set(re.findall(r'name="([a-z0-9-]+)"', sources)) == set()
 
 
-def test_chapters_say_what_the_command_says_a_run_takes():
-    from experiments.registry import EXPERIMENTS
-
-    pages = " ".join(path.read_text(encoding="utf-8") for path in BOOK.glob("[0-9]*.md"))
-    said = re.findall(
-        r"`python -m experiments run ([\w-]+)`\W+(?:takes )?about (\d+) minutes", pages
-    )
-    assert len(said) >= 3
-    for name, minutes in said:
-        assert EXPERIMENTS[name].cost == f"about {minutes} min", name
-
-
 def test_every_recorded_run_names_a_clean_tree_a_date_and_what_it_depended_on(records):
     for name, record in records.items():
         origin = record["provenance"]

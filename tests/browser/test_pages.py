@@ -221,7 +221,7 @@ def test_a_link_to_an_equation_shows_a_preview(browser, address: str) -> None:
 
 
 def test_a_folded_solution_opens(browser, address: str) -> None:
-    visit = Visit(browser, f"{address}/{CHAPTERS[-1]}.html", viewport=DESKTOP)
+    visit = Visit(browser, f"{address}/{CHAPTERS[0]}.html", viewport=DESKTOP)
     page = visit.settle()
     solution = page.query_selector("div.solution.dropdown")
     assert solution is not None, "no folded solution"

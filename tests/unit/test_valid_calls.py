@@ -35,6 +35,7 @@ WITHOUT = {
     "TractableModel": "abstract; its methods are called on each model",
     "data.CorruptDataError": "an error",
     "data.DataNotFoundError": "an error",
+    "plots.COLORS": "a constant",
     "masks.UniformSize": "no argument; its methods are there",
     "gaussian.LowRankPosterior": "made by `of`",
     "trainings.linear_vae.FULL": "a constant",
