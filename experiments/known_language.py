@@ -11,13 +11,13 @@ from experiments.experiment import Arrays, Experiment, RunContext, setting, stac
 from mpt_lml.models.hmm import HMM
 from mpt_lml.recorded import Finding, Outcome
 from mpt_lml.verdicts import mean_and_error
-from mpt_score.networks.known_language import (
+from mpt_score.networks.symbol_bert import SymbolBERT
+from mpt_score.trainings.known_language import (
     LAWS,
     KnownLanguageSettings,
     Problem,
     train_known_language,
 )
-from mpt_score.networks.symbol_bert import SymbolBERT
 
 
 class KnownLanguage(Experiment, name="known-language", resumable=True):

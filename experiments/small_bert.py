@@ -7,7 +7,7 @@ from torch import Tensor
 
 from experiments.experiment import Arrays, Experiment, RunContext, setting
 from mpt_lml.recorded import Finding, Outcome
-from mpt_score.networks.small_bert import (
+from mpt_score.trainings.small_bert import (
     SmallBertSettings,
     TrainingText,
     held_out_rows,

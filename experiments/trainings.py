@@ -6,7 +6,7 @@ from experiments.experiment import Arrays, Experiment, RunContext, on_cpu, seede
 from mpt_lml import data
 from mpt_lml.recorded import Outcome
 from mpt_lml.trainings import deep_vae, linear_vae
-from mpt_score.networks import known_language, mae_training, small_bert
+from mpt_score.trainings import known_language, small_bert, small_mae
 
 
 def _linear_vae() -> Arrays:
@@ -31,12 +31,12 @@ def _small_bert() -> Arrays:
 
 
 def _small_mae() -> Arrays:
-    (settings,) = mae_training.TINY
+    (settings,) = small_mae.TINY
     x = data.images(settings.images).grid[: settings.num_train].float()
     test = data.images(settings.images, "test").grid[: settings.num_test].float()
     rows = []
     for seed in settings.seeds:
-        model = mae_training.train_small_mae(settings, x, seed=seed).model
+        model = small_mae.train_small_mae(settings, x, seed=seed).model
         sizes = settings.sizes(model.num_features)
         generator = seeded(1000 + seed)
         curve = model.fitted_curve(
@@ -56,7 +56,7 @@ TRAININGS = {
 
 
 class Trainings(Experiment, name="trainings", gpu=False):
-    """The trainings of the chapters, at settings of about a second each.
+    """The trainings of the chapters at tiny settings, which pages compare with.
 
     No number of the ledger comes from them. Arrays: those of each training, by its name and theirs, as
     the function that trains documents them, in nats.

@@ -28,10 +28,11 @@ from mpt_lml.models.ppca import PPCA
 from mpt_lml.numerics import log_normal
 from mpt_lml.recorded import Finding, Outcome
 from mpt_lml.results import trapezoid_weights
-from mpt_score.networks import load_network, mae_training, random_twin
+from mpt_score.networks import load_network, random_twin
 from mpt_score.networks.hub import VIT_MAE_BASE
-from mpt_score.networks.mae_training import SmallMAESettings, sizes_of
 from mpt_score.networks.vit_mae import IMAGENET, ViTMAE
+from mpt_score.trainings import small_mae
+from mpt_score.trainings.small_mae import SmallMAESettings, sizes_of
 
 
 class _Images(NamedTuple):
@@ -224,7 +225,7 @@ class Figure6(Experiment, name="figure-6", resumable=True):
     ) -> Arrays:
         """Scores (L,) and area () of a network under the variances of maximum likelihood a size."""
         if images.settings is not None:
-            network: Any = mae_training.small_network(images.settings, images.x, seed)
+            network: Any = small_mae.small_network(images.settings, images.x, seed)
         elif kind == "trained":
             network = loaded
         else:
@@ -232,7 +233,7 @@ class Figure6(Experiment, name="figure-6", resumable=True):
         network.to(context.device)
         model = ViTMAE(network, 1.0, pixel_mean=images.mean, pixel_scale=images.scale)
         if kind == "trained" and images.settings is not None:
-            mae_training.train(
+            small_mae.train(
                 model, images.x, images.settings, seeded(seed), progress=context.progress
             )
         curve = model.fitted_curve(

@@ -7,10 +7,10 @@ The modules, in the order in which a stranger should read them:
 * ``networks``: networks of ``transformers``, built or loaded.
 * ``networks.masked_lm``: a network as a conditional model, the conventions of its family included.
 * ``networks.symbol_bert``: a small BERT of symbols, for the book's known language.
-* ``networks.small_bert``: the training of the book's own BERT, from nothing.
-* ``networks.known_language``: its training on that language, and what it lacks of the source.
 * ``networks.vit_mae``: masked autoencoders of images.
-* ``networks.mae_training``: the training of small ones, from nothing.
+* ``trainings.small_bert``: the training of the book's own BERT, from nothing.
+* ``trainings.known_language``: that of a BERT of symbols, and what it lacks of the source.
+* ``trainings.small_mae``: that of a small masked autoencoder.
 * ``scorer``: a network with its tokenizer.
 * ``loading``: from a name, a folder or a function to a scorer.
 * ``design``: at which rates or sizes texts are masked.

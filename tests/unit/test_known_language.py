@@ -17,8 +17,10 @@ from experiments.experiment import RunContext
 from experiments.known_language import KnownLanguage
 from mpt_lml import HMM, masks
 from mpt_lml.files import CheckpointMismatchError
-from mpt_score.networks import known_language
-from mpt_score.networks.known_language import (
+from mpt_score.networks.side_by_side import Training
+from mpt_score.networks.symbol_bert import SymbolBERT
+from mpt_score.trainings import known_language
+from mpt_score.trainings.known_language import (
     FULL,
     LAWS,
     TINY,
@@ -27,8 +29,6 @@ from mpt_score.networks.known_language import (
     compare_with_source,
     train_known_language,
 )
-from mpt_score.networks.side_by_side import Training
-from mpt_score.networks.symbol_bert import SymbolBERT
 
 pytest.importorskip("transformers")
 SOURCE = random_hmm(2, 3, 4, seed=8)

@@ -23,7 +23,7 @@ from mpt_score.networks.hub import (
     VIT_MAE_BASE,
     VIT_MAE_BASE_COMMIT,
 )
-from mpt_score.networks.small_bert import mean_score
+from mpt_score.trainings.small_bert import mean_score
 
 ENLARGED = pytest.mark.filterwarnings("ignore:images .* become")
 

@@ -18,8 +18,9 @@ from experiments.paper import vit_mae
 from mpt_lml import PPCA, data, masks
 from mpt_lml.files import CheckpointMismatchError, read_json
 from mpt_lml.models.base import Grouped
-from mpt_score.networks import hub, mae_training, small_mae
+from mpt_score.networks import hub, small_mae
 from mpt_score.networks.vit_mae import ViTMAE
+from mpt_score.trainings import small_mae as small_mae_training
 
 pytest.importorskip("transformers")
 QUICK = vit_mae.Figure6.preset("quick")
@@ -39,7 +40,7 @@ def test_what_is_finished_is_not_done_again(outcome: tuple, monkeypatch, tmp_pat
     def again(*args: object, **options: object) -> None:
         raise AssertionError("trained again")
 
-    monkeypatch.setattr(mae_training, "train", again)
+    monkeypatch.setattr(small_mae_training, "train", again)
     same = QUICK.run(RunContext(folder=folder))
     assert all(torch.equal(found.arrays[key], same.arrays[key]) for key in found.arrays)
     with pytest.raises(CheckpointMismatchError, match="its width is 16, wanted 32"):
@@ -72,7 +73,7 @@ def test_scores_are_those_of_the_model(outcome: tuple) -> None:
     mean, scale = x.double().mean((0, 2, 3)), x.double().std((0, 2, 3))
     network = small_mae(8, 1, 2, width=16, num_layers=1, decoder_layers=1, seed=4)
     model = ViTMAE(network, 1.0, pixel_mean=mean, pixel_scale=scale)
-    sizes = mae_training.sizes_of(QUICK.rates, 16)
+    sizes = small_mae_training.sizes_of(QUICK.rates, 16)
     assert sizes == [2, 8, 14]
     g = generator(1004)
     fitted = model.squared_error(x[: QUICK.num_variance], generator=g, sizes=sizes).mean(dim=1)

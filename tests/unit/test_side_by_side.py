@@ -18,9 +18,9 @@ from torch.utils._pytree import tree_leaves
 
 from mpt_lml import HMM, masks, scores
 from mpt_score.networks import side_by_side
-from mpt_score.networks.known_language import Stratified
 from mpt_score.networks.side_by_side import SideBySide, Training, train_side_by_side
 from mpt_score.networks.symbol_bert import SymbolBERT
+from mpt_score.trainings.known_language import Stratified
 
 pytest.importorskip("transformers")
 

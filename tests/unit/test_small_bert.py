@@ -16,8 +16,8 @@ from experiments.experiment import RunContext
 from experiments.small_bert import SmallBert
 from mpt_lml.files import CheckpointMismatchError, read_json
 from mpt_score import networks, texts
-from mpt_score.networks import small_bert
-from mpt_score.networks.small_bert import (
+from mpt_score.trainings import small_bert
+from mpt_score.trainings.small_bert import (
     FULL,
     SPECIAL_TOKENS,
     TINY,

@@ -15,13 +15,13 @@ import mpt_score
 from mpt_lml import masks
 from mpt_score import MaskedLM, networks, texts, tokens
 from mpt_score.antibodies import chain_scores
-from mpt_score.networks import known_language
-from mpt_score.networks.mae_training import SmallMAESettings, new_mae, train_small_mae
 from mpt_score.networks.residues import VOCABULARY, ResidueTokenizer
-from mpt_score.networks.small_bert import SmallBertSettings, train_small_bert
 from mpt_score.networks.symbol_bert import SymbolBERT
 from mpt_score.networks.vit_mae import ViTMAE
 from mpt_score.sentence_curves import SentenceCurves
+from mpt_score.trainings import known_language
+from mpt_score.trainings.small_bert import SmallBertSettings, train_small_bert
+from mpt_score.trainings.small_mae import SmallMAESettings, new_mae, train_small_mae
 
 NET = tiny()
 READER = tokenizer()
@@ -179,7 +179,7 @@ def vit_mae_calls() -> list[Call]:
         valid(SmallMAESettings, **few_steps),
         valid(small.sizes, 4),
         valid(new_mae, small, PIXELS, seed=4),
-        valid(train_small_mae, small, PIXELS, seed=4, device="cpu"),
+        valid(train_small_mae, small, PIXELS, seed=4),
     ]
 
 

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -316,8 +316,8 @@ def _as_graph(
 
 def _recorded(
     function: Callable[[Tensor, Tensor], Tensor], inputs: tuple[Tensor, Tensor]
-) -> tuple[torch.cuda.CUDAGraph, Tensor]:
-    """The graph of ``function(*inputs)``, and where its output will be."""
+) -> tuple[Any, Tensor]:
+    """The graph, a ``torch.cuda.CUDAGraph``, of ``function(*inputs)``, and where its output will be."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):

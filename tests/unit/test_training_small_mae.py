@@ -15,9 +15,9 @@ from other_device import OtherDevice
 
 from mpt_lml import data
 from mpt_lml.recorded import load
-from mpt_score.networks import mae_training
-from mpt_score.networks.mae_training import FULL, TINY, SmallMAESettings, train_small_mae
 from mpt_score.networks.vit_mae import ViTMAE
+from mpt_score.trainings import small_mae
+from mpt_score.trainings.small_mae import FULL, TINY, SmallMAESettings, train_small_mae
 
 pytest.importorskip("transformers")
 SMALL = SmallMAESettings(
@@ -47,14 +47,14 @@ def test_full_is_what_was_recorded() -> None:
 
 def test_sizes_of_a_cycle_are_visited_once(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    real = mae_training.masking_noise
+    real = small_mae.masking_noise
 
     def watched(network: Any, mask: torch.Tensor, size: int) -> torch.Tensor:
         assert (mask.sum(dim=1) == size).all()
         seen.append(size)
         return real(network, mask, size)
 
-    monkeypatch.setattr(mae_training, "masking_noise", watched)
+    monkeypatch.setattr(small_mae, "masking_noise", watched)
     train_small_mae(small(num_steps=32), digits(8), seed=4)
     assert sorted(seen[:16]) == sorted(seen[16:]) == list(range(1, 17))
     assert seen[:16] != seen[16:]
@@ -63,7 +63,7 @@ def test_sizes_of_a_cycle_are_visited_once(monkeypatch: pytest.MonkeyPatch) -> N
 def test_blocks_change_no_draw(monkeypatch: pytest.MonkeyPatch) -> None:
     losses = []
     for steps_of_a_block in (100, 3):
-        monkeypatch.setattr(mae_training, "_STEPS_OF_A_BLOCK", steps_of_a_block)
+        monkeypatch.setattr(small_mae, "_STEPS_OF_A_BLOCK", steps_of_a_block)
         losses.append(train_small_mae(small(num_steps=8), digits(20), seed=4).losses)
     assert torch.equal(*losses)
 
@@ -72,16 +72,16 @@ def test_the_loss_is_the_models(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the first step, from its rows and mask, by :meth:`ViTMAE.loss`."""
     x = digits(20)
     shown = []
-    real = mae_training._Draws.of_step
+    real = small_mae._Draws.of_step
 
     def watched(self: Any, step: int) -> Any:
         shown.append(real(self, step))
         return shown[-1]
 
-    monkeypatch.setattr(mae_training._Draws, "of_step", watched)
+    monkeypatch.setattr(small_mae._Draws, "of_step", watched)
     losses = train_small_mae(small(num_steps=1), x, seed=4).losses
     rows, mask, _ = shown[0]
-    before = mae_training.new_mae(small(), x, seed=4)
+    before = small_mae.new_mae(small(), x, seed=4)
     assert torch.equal(losses[0], before.loss(x[rows], mask).detach())
 
 
@@ -121,13 +121,13 @@ def test_an_interrupt_leaves_what_was_trained(caplog: pytest.LogCaptureFixture) 
 
 def test_an_experiment_is_interrupted(caplog: pytest.LogCaptureFixture) -> None:
     """Half a training must not be kept in a record."""
-    model = mae_training.new_mae(small(), digits(9), seed=4)
+    model = small_mae.new_mae(small(), digits(9), seed=4)
     with pytest.raises(KeyboardInterrupt):
-        mae_training.train(model, digits(9), small(), generator(), progress=Interrupted(1))
+        small_mae.train(model, digits(9), small(), generator(), progress=Interrupted(1))
 
 
 def test_a_loss_that_is_no_number_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mae_training, "_STEPS_OF_A_BLOCK", 2)
+    monkeypatch.setattr(small_mae, "_STEPS_OF_A_BLOCK", 2)
     with pytest.raises(FloatingPointError, match="not finite in step [2-4]"):
         train_small_mae(small(num_steps=6, learning_rate=1e30), digits(9), seed=4)
 
@@ -150,9 +150,9 @@ def test_on_another_device(caplog: pytest.LogCaptureFixture) -> None:
 def test_muon_takes_the_matrices_of_the_layers() -> None:
     x = digits(50)
     settings = small(num_steps=4, batch_size=4, learning_rate=1e-9, matrix_rate=0.1)
-    model = mae_training.new_mae(settings, x, seed=0)
+    model = small_mae.new_mae(settings, x, seed=0)
     first = {key: value.clone() for key, value in model.network.state_dict().items()}
-    mae_training.train(model, x, settings, generator())
+    small_mae.train(model, x, settings, generator())
     state = model.network.state_dict()
     moved = [k for k, v in state.items() if (v - first[k]).abs().max() > 1e-4]
     assert len(moved) == 12  # four of attention and two of the MLP, in one layer and one decoder's
@@ -173,14 +173,14 @@ def test_matrices_move_with_the_momentum_they_were_given(monkeypatch: pytest.Mon
             second_betas.extend(group["betas"][1] for group in self.param_groups)
             return super().step(closure)
 
-    monkeypatch.setattr(mae_training, "Muon", WatchedMuon)
-    monkeypatch.setattr(mae_training, "AdamW", WatchedAdamW)
+    monkeypatch.setattr(small_mae, "Muon", WatchedMuon)
+    monkeypatch.setattr(small_mae, "AdamW", WatchedAdamW)
     train_small_mae(small(num_steps=4, matrix_rate=0.02), digits(4), seed=1)
     assert (momenta, second_betas) == ([0.95] * 4, [0.95] * 4)
 
 
 def test_the_model_is_one_of_pixels() -> None:
     x = digits(9)
-    model = mae_training.new_mae(small(), x, seed=4)
+    model = small_mae.new_mae(small(), x, seed=4)
     assert isinstance(model, ViTMAE)
     assert model.pixel_mean.item() == pytest.approx(x.double().mean().item())

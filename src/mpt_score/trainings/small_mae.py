@@ -15,6 +15,7 @@ from torch.optim.lr_scheduler import OneCycleLR
 from mpt_lml import masks
 from mpt_lml.checks import Count, Index, Positive, Rate, checked, require_seeds
 from mpt_lml.fit import Progress, silent
+from mpt_lml.numerics import double
 from mpt_score.networks.build import small_mae
 from mpt_score.networks.vit_mae import ViTMAE, masking_noise
 
@@ -124,7 +125,7 @@ def train_small_mae(
     x: Float[Tensor, "N C H W"],
     *,
     seed: Index,
-    device: torch.device | str = "cpu",
+    device: torch.device | str | None = None,
     progress: Progress = silent,
 ) -> TrainedMAE:
     """Train one masked autoencoder from nothing, with masks of every size equally often.
@@ -138,7 +139,7 @@ def train_small_mae(
         settings: one of :data:`FULL` or :data:`TINY`, or others.
         x: training images, their pixels in [0, 1].
         seed: of the first weights, and of sizes, rows and masks.
-        device: where it computes.
+        device: where it computes; None is where ``x`` is.
         progress: shows the steps as they pass.
 
     Returns:
@@ -151,11 +152,12 @@ def train_small_mae(
     >>> train_small_mae(short, torch.rand(3, 1, 8, 8), seed=4).losses.shape
     torch.Size([2])
     """
+    place = x.device if device is None else device
     model = new_mae(settings, x, seed=seed)
-    model.network.to(device)
+    model.network.to(place)
     generator = torch.Generator().manual_seed(seed)
     losses = train(model, x, settings, generator, progress=progress, interruptible=True)
-    return TrainedMAE(model, losses, len(losses))
+    return TrainedMAE(model, losses.to(place), len(losses))
 
 
 @checked
@@ -168,13 +170,13 @@ def new_mae(settings: SmallMAESettings, x: Float[Tensor, "N C H W"], *, seed: In
         seed: of the weights.
 
     Returns:
-        The model, with the variance 1.
+        The model, with the variance 1, where ``x`` is.
 
     >>> new_mae(TINY[0], torch.rand(3, 1, 8, 8), seed=4).num_features
     16
     """
-    channels = x.double().movedim(1, 0).flatten(1)
-    network = small_network(settings, x, seed)
+    channels = double(x).movedim(1, 0).flatten(1)
+    network = small_network(settings, x, seed).to(x.device)
     units = {"pixel_mean": channels.mean(dim=1), "pixel_scale": channels.std(dim=1)}
     return ViTMAE(network, 1.0, **units)
 
