@@ -26,6 +26,7 @@ CLASSES_LEFT_OUT = {
     "explorer",
     "eqno",
     "viewcode-link",
+    "glossary",  # its entries are sections of their own
 }
 # Simple enough for a sentence: a letter or a number, one of them equal to another.
 READABLE = re.compile(r"\\\(\s*([A-Za-z]|\d+|[A-Za-z] = [A-Za-z]|[A-Za-z] = \d+)\s*\\\)")
@@ -64,6 +65,10 @@ def text_of(element: html.HtmlElement, skip_sections: bool) -> str:
 
 
 def heading_of(section: html.HtmlElement) -> tuple[str, html.HtmlElement | None]:
+    """Its heading, and the element in which that stands, if it is the section's own."""
+    box = section.getparent()
+    if "admonition" in (box.get("class") or "").split():  # a statement or an exercise has a title
+        return text_of(box[0], skip_sections=False), None
     for child in section:
         if child.tag in ("h1", "h2", "h3", "h4", "h5", "h6"):
             return text_of(child, skip_sections=False), child
@@ -71,7 +76,7 @@ def heading_of(section: html.HtmlElement) -> tuple[str, html.HtmlElement | None]
 
 
 def sections_of(page: html.HtmlElement) -> list[list[str]]:
-    """[anchor, heading, text] of each section, in order."""
+    """[anchor, heading, text] of each section, in order; an entry of a glossary is a section."""
     found = []
     for section in page.xpath("//article//section[@id]"):
         heading, element = heading_of(section)
@@ -79,10 +84,18 @@ def sections_of(page: html.HtmlElement) -> list[list[str]]:
             tail = element.tail
             section.remove(element)
             section.text = f"{section.text or ''} {tail or ''}"
-        found.append([section.get("id"), heading, text_of(section, skip_sections=True)])
+        box = section.getparent()
+        anchor = box.get("id") if element is None and box.get("id") else section.get("id")
+        found.append([anchor, heading, text_of(section, skip_sections=True)])
         if element is not None:
             section.insert(0, element)
             element.tail = ""
+    for entry in page.xpath("//article//dl[contains(@class, 'glossary')]/dd"):
+        terms = [entry.getprevious()]
+        while (above := terms[0].getprevious()) is not None and above.tag == "dt":
+            terms.insert(0, above)
+        names = ", ".join(text_of(each, skip_sections=False) for each in terms)
+        found.append([terms[0].get("id"), names, text_of(entry, skip_sections=False)])
     return found
 
 

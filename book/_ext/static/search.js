@@ -7,12 +7,19 @@
 
   // How much a word counts where it stands; a page's text is weighed as in BM25.
   const TITLE = 7, ABOUT = 4.5, HEADING = 2.5, NAME = 6, TEXT = 1, PHRASE = 4, BEST = 0.6, LOOSE = 0.1;
-  const RARE = { "book/bibliography": 0.35, "book/map": 0.6,
-    "book/errata": 0.7, "book/status": 0.6, "book/teach": 0.6, "book/api": 0.5,
+  const PART = 0.5; // a page that lacks some of the words
+  // Chapters teach, notes go on from them, and the rest is for looking things up.
+  const RARE = { "book/note-": 0.8, "book/bibliography": 0.35, "book/map": 0.6,
+    "book/errata": 0.7, "book/status": 0.6, "book/api": 0.35,
     // these name much and explain little
-    "book/index": 0.4, "book/paths": 0.5, "book/results": 0.5, "book/after-one-hour": 0.5 };
-  const COMMON = "a about an and are as at be by can do does for from get has have how i if in is it its " +
-    "many me much my need not of on or should that the there this to was we what when which who why will with";
+    "book/glossary": 0.35, "book/index": 0.4, "book/results": 0.5, "book/after-one-hour": 0.5 };
+  const GLOSSARY = "book/glossary.html";
+  // What is X, what does X mean, define X.
+  const MEANING = ["what(?:['’]?s|\\s+(?:is|are))\\s+(.+)", "what\\s+do(?:es)?\\s+(.+)\\s+mean\\W*",
+    "(?:define|(?:definition|meaning)\\s+of)\\s+(.+)"].map((form) => new RegExp(`^\\s*${form}$`, "i"));
+  const COMMON = "a about an and are as at be between by can could do does for from get has have how i if in " +
+    "is it its many me more much my need not of on or should than that the there this to under was we " +
+    "what when which who why will with would you your";
   const MOST = 30, EXCERPT = 220, ENOUGH = 4;
 
   // One thing and its names in the field: the first is found where another stands, and back.
@@ -187,6 +194,19 @@
       length: sections.reduce((sum, section) => sum + section.list.length, 0)
     };
   });
+  // The glossary's sections are its entries, each with all its names.
+  const glossary = pages.find((page) => page.address === GLOSSARY);
+  const telling = (list) => list.filter((word) => !common.has(word));
+  const entries = (glossary ? glossary.sections.slice(1) : []).flatMap((section) =>
+    section.heading.split(", ").map((name) => ({ section, words: telling(wordsAsked(name).all) })));
+  /** What a query asks the meaning of, if the glossary says it: nat of "what is a nat?". */
+  function meaning(text) {
+    const form = MEANING.map((each) => each.exec(text)).find(Boolean);
+    const words = form ? telling(wordsAsked(form[1]).all) : [];
+    const fits = entries.filter((entry) => words.length && startsAt(entry.words, 0, words))
+      .sort((a, b) => a.words.length - b.words.length);
+    return fits.length ? { thing: form[1], entry: fits[0].section } : {};
+  }
   const meanLength = pages.reduce((sum, page) => sum + page.length, 0) / pages.length;
 
   function has(page, term) {
@@ -240,9 +260,9 @@
   }
 
   function search(text) {
-    const { all, typed } = wordsAsked(text);
-    const telling = all.filter((word) => !common.has(word));
-    const wanted = telling.length ? telling : all;
+    const { thing, entry } = meaning(text);
+    const { all, typed } = wordsAsked(thing || text);
+    const wanted = telling(all).length ? telling(all) : all;
     if (!wanted.length) return [];
     const weights = wanted.map(rarity);
     const loose = [...typed.values()].flat(); // its words may stand apart
@@ -263,9 +283,11 @@
         const score = pageScore(page, wanted, weights, query, all) +
           LOOSE * pageScore(page, loose, looseWeights, "", loose);
         const anchor = page.known.get(query);
-        return { page, wanted, section: scored[0][1], anchor, score, whole: whole.has(page) };
+        const first = Boolean(entry) && page === glossary, isWhole = whole.has(page);
+        const section = first ? entry : scored[0][1];
+        return { page, wanted, section, anchor, first, whole: isWhole, score: score * (isWhole ? 1 : PART) };
       })
-      .sort((a, b) => b.whole - a.whole || b.score - a.score);
+      .sort((a, b) => b.first - a.first || b.score - a.score);
   }
 
   /** Whether a word of a text is one that was looked for, or part of another name of it. */
