@@ -134,6 +134,23 @@ def test_a_page_works_from_a_folder(browser, address: str, docname: str) -> None
     visit.close()
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("06-training.html#sec-06-figure-2", "07-training.html#sec-07-figure-2"),
+        ("22-laws-of-sizes.html#thm-22-root", "note-a-one-rate.html#thm-a-root"),
+        ("08-linear-vae.html#equation-eq-08-sides", "09-linear-vae.html"),
+        ("paths.html", "start-here.html"),
+        ("02-chain-rule.html#sec-02-network", "04-orders.html#sec-04-network"),
+    ],
+)
+def test_an_old_address_leads_on(browser, address: str, old: str, new: str) -> None:
+    visit = Visit(browser, f"{address}/book/{old}", viewport=DESKTOP)
+    visit.page.wait_for_url(f"{address}/book/{new}*")
+    assert visit.errors == []
+    visit.close()
+
+
 def test_the_buttons_of_the_theme_work(browser, address: str) -> None:
     visit = Visit(browser, f"{address}/{CHAPTERS[0]}.html", viewport=DESKTOP)
     page = visit.settle()
