@@ -26,7 +26,11 @@ HOME_PAGE = Path("_build", "html", "index.html")
 # wait for each other, and a chapter of a minute has been seen to take more than five.
 KERNEL_SETTINGS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONWARNINGS": ""}
 # Figures are drawn as vectors here; the committed notebooks keep pictures, which all viewers show.
-VECTORS = 'c = get_config()\nc.InlineBackend.figure_formats = ["svg"]\n'
+VECTORS = """\
+c = get_config()
+c.InlineBackend.figure_formats = ["svg"]
+c.IPKernelApp.log_level = 40  # errors only
+"""
 OFFLINE = Path(__file__).with_name("offline")
 # What the pages are made of: as long as none of it changes, nothing is built again.
 READ = (

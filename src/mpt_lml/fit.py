@@ -1,8 +1,8 @@
-"""Gradient training: runs side by side, and networks.
+"""Gradient training of runs side by side.
 
-In :func:`maximize` the runs are a batch axis: Adam works entry by entry, so they never meet. It and
-:func:`descend` take as many steps as they are told, because an objective with new masks in every step
-never comes to rest. :func:`bfgs` is for functions without randomness, and says whether it has arrived.
+In :func:`maximize` the runs are a batch axis: Adam works entry by entry, so they never meet. It takes as
+many steps as it is told, because an objective with new masks in every step never comes to rest.
+:func:`bfgs` is for functions without randomness, and says whether it has arrived.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from mpt_lml.checks import (
     Count,
@@ -27,13 +27,12 @@ from mpt_lml.checks import (
 from mpt_lml.numerics import differentiable, double
 from mpt_lml.results import History, Maxima
 
-__all__ = ["bfgs", "descend", "maximize"]
+__all__ = ["bfgs", "maximize"]
 
 Parameters = Mapping[str, Tensor]
 Objective = Callable[[Parameters, Sequence[torch.Generator]], Tensor]
 Tracked = Callable[[Parameters], Tensor]
 Progress = Callable[[Iterable[Any], str], Iterable[Any]]
-Schedule = torch.optim.lr_scheduler.LRScheduler
 
 
 def silent(items: Iterable[Any], description: str) -> Iterable[Any]:
@@ -423,122 +422,6 @@ def _is_at_top(
 
 
 # -- networks -------------------------------------------------------------------------------------
-
-
-@checked
-@differentiable()
-def descend(
-    network: nn.Module,
-    loss: Callable[[int], Tensor],
-    schedules: Sequence[Schedule],
-    *,
-    num_steps: Count,
-    max_norm: Positive | None = None,
-    watch: Callable[[], Tensor] | None = None,
-    watched: Collection[int] = (),
-    progress: Progress = silent,
-    label: str = "step",
-) -> tuple[Tensor, list[Tensor]]:
-    """Minimize ``loss`` over the weights of ``network``, in place.
-
-    On a GPU the loop itself never waits for the card. What is not finite is seen there, and refused,
-    after every hundred steps and at the end.
-
-    Args:
-        network: whose weights are trained.
-        loss: ``f(step) -> ()``, in any unit.
-        schedules: learning rates; each brings its optimizer, whose weights are of the network.
-        num_steps: steps of every optimizer.
-        max_norm: to which gradients are cut, if at all.
-        watch: ``f() -> tensor``, called without derivatives after the ``watched`` numbers of steps.
-        watched: numbers of steps (0: before the first).
-        progress: shows the steps as they pass.
-        label: what it calls them.
-
-    Returns:
-        The losses (num_steps,), on the CPU, and what ``watch()`` gave, by number of steps.
-
-    Raises:
-        FloatingPointError: where loss or gradient is not finite any more; on the CPU the weights are
-            those before that step.
-
-    >>> network = nn.Linear(2, 1)
-    >>> cycle = torch.optim.lr_scheduler.ConstantLR(torch.optim.SGD(network.parameters(), lr=0.1))
-    >>> descend(network, lambda step: network.weight.square().sum(), [cycle], num_steps=9)[0].shape
-    torch.Size([9])
-    """
-    _require_steps("watched", watched, num_steps)
-    if watched and watch is None:
-        raise ValueError(f"watched = {watched} needs a function watch().")
-    _require_weights_of(network, schedules)
-    require_memory(f"losses of {num_steps} steps", 8 * num_steps, "fewer num_steps")
-    trained = {name: weight for name, weight in network.named_parameters() if weight.requires_grad}
-    losses = torch.full((num_steps,), torch.nan)
-    if trained:
-        losses = losses.to(next(iter(trained.values())).device)
-    finite = _FiniteRuns(losses.device.type == "cpu")
-    seen: dict[int, Tensor] = {}
-
-    def take_step(step: int) -> None:
-        value = loss(step)
-        require_answer("loss(step)", value, ())
-        finite.require("loss", value.detach()[None], step)
-        network.zero_grad()
-        value.backward()
-        _require_gradients(trained, step, finite)
-        if max_norm is not None:
-            nn.utils.clip_grad_norm_(trained.values(), max_norm)
-        losses[step] = value.detach()
-        for schedule in schedules:
-            schedule.optimizer.step()
-        for schedule in schedules:
-            schedule.step()
-        if (step + 1) % _EPOCHS_A_LOOK == 0:
-            finite.look()
-
-    def observe(step: int) -> None:
-        if watch is not None and step in watched:
-            value = watch()
-            if not isinstance(value, Tensor):
-                raise TypeError(f"watch() must return a tensor, got {value!r}.")
-            seen[step] = value
-
-    _take_steps(num_steps, take_step, observe, progress, label)
-    finite.look()
-    return losses.cpu(), [seen[step] for step in sorted(watched)]
-
-
-def _require_weights_of(network: nn.Module, schedules: Sequence[Schedule]) -> None:
-    """Check that the optimizers move nothing but weights of ``network``."""
-    if not schedules:
-        raise ValueError("schedules must be at least one, with its optimizer, got none.")
-    of_network = {id(weight) for weight in network.parameters()}
-    for number, schedule in enumerate(schedules):
-        moved = [weight for group in schedule.optimizer.param_groups for weight in group["params"]]
-        foreign = [weight for weight in moved if id(weight) not in of_network]
-        if foreign:
-            raise ValueError(
-                f"schedules[{number}] must be of an optimizer of network.parameters(), but "
-                f"{len(foreign)} of its {len(moved)} weights are not of this network."
-            )
-
-
-def _require_gradients(weights: Mapping[str, Tensor], step: int, finite: _FiniteRuns) -> None:
-    """Check after a backward pass that the loss has reached the weights, with finite gradients."""
-    gradients = {name: weight.grad for name, weight in weights.items() if weight.grad is not None}
-    if not gradients:
-        raise ValueError("loss(step) must depend on weights of network that require a gradient.")
-    if not finite.at_once:  # one number in place of one a weight
-        norm = nn.utils.get_total_norm(list(gradients.values()))
-        finite.require("gradient of the weights", norm[None], step)
-        return
-    for name, gradient in gradients.items():
-        if not gradient.isfinite().all():
-            one = gradient[~gradient.isfinite()][:1]
-            _require_finite_runs(f"gradient of {name}", one, step)
-
-
-# -- steps ----------------------------------------------------------------------------------------
 
 
 def _take_steps(

@@ -41,8 +41,7 @@ OF_TEXTS = (SentenceScores, TokenScores, SentenceCurves, Design, Tokens, Scorer)
 CALLS = []
 for call in valid_calls.CALLS + valid_calls_networks.CALLS:
     owner = getattr(call.function, "__self__", call.function)
-    # Of `fit.descend` the arguments share a network: it has a test of its own.
-    if not isinstance(owner, OF_TEXTS) and owner not in (*OF_TEXTS, fit.descend):
+    if not isinstance(owner, OF_TEXTS) and owner not in OF_TEXTS:
         CALLS.append(call)
 
 

@@ -193,88 +193,6 @@ def test_tracking_every_few_epochs_changes_nothing_but_the_rows_kept() -> None:
     assert torch.equal(few.values["objective"][:-1], every.values["objective"][:-1])
 
 
-class TestNetworks:
-    def test_it_is_the_loop_by_hand(self) -> None:
-        """Two optimizers with cycles, gradients that are cut, and looks on the way."""
-        x = torch.randn(8, 3, generator=generator(3))
-
-        def parts() -> tuple:
-            torch.manual_seed(0)
-            network = torch.nn.Sequential(
-                torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1)
-            )
-            first = torch.optim.AdamW(network[0].parameters(), lr=0.05)
-            second = torch.optim.Muon([network[2].weight], lr=0.02)
-            cycle = torch.optim.lr_scheduler.OneCycleLR
-            schedules = [cycle(first, 0.05, 10), cycle(second, 0.02, 10, cycle_momentum=False)]
-            return network, schedules
-
-        def loss(network: torch.nn.Module) -> Tensor:
-            return (network(x) - 9.0 * x.sum(dim=1, keepdim=True)).square().mean()
-
-        network, schedules = parts()
-        losses, watched = fit.descend(
-            network,
-            lambda step: loss(network),
-            schedules,
-            num_steps=10,
-            max_norm=1.0,
-            watch=lambda: network(torch.ones(1, 3)),
-            watched=(10, 0, 4),
-        )
-        twin, schedules = parts()
-        seen = [twin(torch.ones(1, 3))]
-        for step in range(10):
-            value = loss(twin)
-            twin.zero_grad()
-            value.backward()
-            torch.nn.utils.clip_grad_norm_(twin.parameters(), 1.0)
-            for schedule in schedules:
-                schedule.optimizer.step()
-                schedule.step()
-            assert losses[step] == value
-            seen.append(twin(torch.ones(1, 3)))
-        for weight, other in zip(network.parameters(), twin.parameters(), strict=True):
-            assert torch.equal(weight, other)
-        for value, step in zip(watched, (0, 4, 10), strict=True):
-            assert torch.equal(value, seen[step])
-            assert not value.requires_grad
-
-    def test_a_loss_that_is_not_finite_stops_it(self) -> None:
-        network = torch.nn.Linear(1, 1)
-        flat = torch.optim.lr_scheduler.ConstantLR(torch.optim.SGD(network.parameters(), lr=0.1))
-        with pytest.raises(FloatingPointError, match="loss is nan at epoch 0"):
-            fit.descend(network, lambda _: network.weight.sum() * math.nan, [flat], num_steps=3)
-
-    @pytest.mark.bad_input
-    def test_wrong_calls_say_what_to_do(self) -> None:
-        network, other = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
-
-        def schedule(of: torch.nn.Module) -> torch.optim.lr_scheduler.LRScheduler:
-            sgd = torch.optim.SGD(of.parameters(), lr=0.1)
-            return torch.optim.lr_scheduler.ConstantLR(sgd)
-
-        def good(step: int) -> torch.Tensor:
-            return network.weight.square().sum()
-
-        def kinked(step: int) -> torch.Tensor:
-            return (network.weight * 0).abs().sqrt().sum()
-
-        before = network.weight.detach().clone()
-        watching = {"watch": lambda: 1.5, "watched": [0]}
-        for loss, of, options, error, message in (
-            (kinked, network, {}, FloatingPointError, "gradient of weight is nan at epoch 0"),
-            (lambda _: other.weight.sum(), network, {}, ValueError, "must depend on weights"),
-            (good, other, {}, ValueError, r"schedules\[0\] must be of an optimizer of network"),
-            (good, network, watching, TypeError, r"watch\(\) must return a tensor, got 1.5"),
-        ):
-            with pytest.raises(error, match=message):
-                fit.descend(network, loss, [schedule(of)], num_steps=2, **options)
-            assert torch.equal(network.weight, before)
-        with pytest.raises(ValueError, match="losses of 1000000000000 steps would take .* GiB"):
-            fit.descend(network, good, [schedule(network)], num_steps=10**12)
-
-
 def noisy_parabola(epochs: int = 12, **options: object) -> History:
     """Two runs of a noisy parabola."""
 
@@ -376,50 +294,6 @@ def test_a_gpu_is_waited_for_once_in_a_hundred_epochs() -> None:
     if torch.cuda.is_available():
         pytest.skip("the emulator counts")
     assert waits(50) == waits(99) < waits(250)
-
-
-def test_a_network_on_a_gpu_is_waited_for_once_in_a_hundred_steps() -> None:
-    """And its losses, which are on the CPU in the end, are those of the CPU."""
-
-    def losses_and_waits(num_steps: int, device: torch.device) -> tuple[Tensor, int]:
-        torch.manual_seed(0)
-        network = torch.nn.Linear(3, 2).to(device)
-        schedule = torch.optim.lr_scheduler.ConstantLR(torch.optim.SGD(network.parameters(), 0.1))
-        other.waits.clear()
-        losses, _ = fit.descend(
-            network,
-            lambda step: network.weight.square().sum() + network.bias.square().sum(),
-            [schedule],
-            num_steps=num_steps,
-        )
-        return losses, sum(other.waits.values())
-
-    if torch.cuda.is_available():
-        pytest.skip("the emulator counts")
-    with OtherDevice() as other:
-        _, waits_of_50 = losses_and_waits(50, DEVICE)
-        there, waits_of_99 = losses_and_waits(99, DEVICE)
-        here, _ = losses_and_waits(99, torch.device("cpu"))
-        assert waits_of_50 == waits_of_99
-        assert not other.is_there(there)
-        torch.testing.assert_close(there, here)
-
-
-@pytest.mark.parametrize(("what", "step"), [("loss", 3), ("gradient of the weights", 4)])
-def test_on_a_gpu_the_step_of_a_network_is_named_that_was_not_finite(what: str, step: int) -> None:
-    def loss(now: int) -> Tensor:
-        weight = network.weight.square().sum()
-        if now == 3 and what == "loss":
-            return weight * math.nan
-        if now == 4:
-            return weight + (0.0 * weight).sqrt()  # √0 has no slope
-        return weight
-
-    with other_device():
-        network = torch.nn.Linear(2, 1, bias=False).to(DEVICE)
-        schedule = torch.optim.lr_scheduler.ConstantLR(torch.optim.SGD(network.parameters(), 0.1))
-        with pytest.raises(FloatingPointError, match=f"the {what} is nan at epoch {step}"):
-            fit.descend(network, loss, [schedule], num_steps=9)
 
 
 @pytest.mark.parametrize("num_epochs", [7, 150])

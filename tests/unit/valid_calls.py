@@ -479,8 +479,6 @@ def grid_calls() -> list[Call]:
 
 def training() -> list[Call]:
     start = {"level": torch.zeros(2)}
-    net = torch.nn.Linear(2, 1)
-    schedule = torch.optim.lr_scheduler.ConstantLR(torch.optim.SGD(net.parameters(), lr=0.01))
     return [
         valid(
             fit.bfgs,
@@ -496,17 +494,6 @@ def training() -> list[Call]:
             learning_rate=0.1,
             track={"level": lambda p: p["level"]},
             snapshots=[0, 2],
-            progress=fit.silent,
-        ),
-        valid(
-            fit.descend,
-            net,
-            lambda step: net.weight.square().sum(),
-            [schedule],
-            num_steps=2,
-            max_norm=1.0,
-            watch=lambda: torch.ones(1),
-            watched=[1],
             progress=fit.silent,
         ),
     ]
