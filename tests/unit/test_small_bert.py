@@ -16,7 +16,7 @@ from experiments.experiment import RunContext
 from experiments.small_bert import SmallBert
 from mpt_lml.files import CheckpointMismatchError, read_json
 from mpt_score import networks, texts
-from mpt_score.trainings import small_bert
+from mpt_score.trainings import gradients, small_bert
 from mpt_score.trainings.small_bert import (
     FULL,
     SPECIAL_TOKENS,
@@ -181,7 +181,7 @@ class TestOnAGpu:
             graph = Graph(steps, rows, mask)
             return graph, graph.rows, graph.mask, graph.loss
 
-        monkeypatch.setattr(small_bert._Recorded, "record", record)
+        monkeypatch.setattr(gradients.Recorded, "record", record)
         found = train_small_bert(FEW, device="cuda")
         other.__exit__(None, None, None)
         expected = train_small_bert(FEW)

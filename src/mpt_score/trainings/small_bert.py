@@ -1,7 +1,7 @@
 """The book's own masked language model, from nothing: vocabulary, batches and training."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ from mpt_score.networks.devices import require_device
 from mpt_score.networks.masked_lm import masked_logits
 from mpt_score.networks.precision import fast_precision
 from mpt_score.texts import sentences
+from mpt_score.trainings.gradients import Plain, Recorded
 
 __all__ = ["FULL", "TINY", "SmallBertSettings", "TrainedBert", "train_small_bert"]
 
@@ -331,7 +332,7 @@ def train(
         scaler.scale(loss).backward()
         return loss.detach()
 
-    gradients = _Recorded(weights, add_gradients) if on_gpu else _Plain(weights, add_gradients)
+    gradients = (Recorded if on_gpu else Plain)(weights, add_gradients)
     looks: list[list[float]] = []
 
     def look(step: int) -> None:
@@ -394,72 +395,3 @@ def _draw(
         parts = together.split([each.numel() for each in drawn])
         moved.append([part.view(each.shape) for part, each in zip(parts, drawn, strict=True)])
     return list(zip(*moved, strict=True))
-
-
-class _Plain:
-    """The gradients of a batch, step by step."""
-
-    def __init__(self, weights: Sequence[Tensor], add: Callable[[Tensor, Tensor], Tensor]) -> None:
-        self.weights = weights
-        self.add = add
-
-    def __call__(self, rows: Tensor, mask: Tensor) -> Tensor:
-        for weight in self.weights:
-            weight.grad = None
-        return self.add(rows, mask)
-
-
-class _Recorded:
-    """The same as one launch: a CUDA graph for each shape of a batch, recorded when it first comes.
-
-    Gradients stay in one place, which all graphs write. Where the card cannot record, the steps are
-    taken one by one.
-    """
-
-    def __init__(self, weights: Sequence[Tensor], add: Callable[[Tensor, Tensor], Tensor]) -> None:
-        self.gradients: list[Tensor] = []
-        for weight in weights:
-            weight.grad = torch.zeros_like(weight)
-            self.gradients.append(weight.grad)
-        self.add = add
-        self.graphs: dict[torch.Size, tuple[Any, Tensor, Tensor, Tensor]] = {}
-        self.pool: Any = None
-        self.can_record = True
-
-    def __call__(self, rows: Tensor, mask: Tensor) -> Tensor:
-        if self.can_record and rows.shape not in self.graphs:
-            try:
-                self.graphs[rows.shape] = self.record(rows, mask)
-            except RuntimeError as error:
-                self.can_record = False
-                self.graphs.clear()
-                reason = (str(error).splitlines() or [""])[0]
-                _log.warning("steps are taken one by one: no CUDA graph (%s).", reason)
-        if not self.can_record:
-            return self.anew(rows, mask)
-        graph, shown_rows, shown_mask, loss = self.graphs[rows.shape]
-        shown_rows.copy_(rows)
-        shown_mask.copy_(mask)
-        graph.replay()
-        return loss
-
-    def anew(self, rows: Tensor, mask: Tensor) -> Tensor:
-        torch._foreach_zero_(self.gradients)
-        return self.add(rows, mask)
-
-    def record(self, rows: Tensor, mask: Tensor) -> tuple[Any, Tensor, Tensor, Tensor]:
-        """A graph, where it reads, and where it writes its loss."""
-        shown_rows = rows.clone()
-        shown_mask = mask.clone()
-        # Libraries make room for themselves in the first calls, which must not be in the recording.
-        aside = torch.cuda.Stream()
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):
-            for _ in range(2):
-                self.anew(shown_rows, shown_mask)
-        torch.cuda.current_stream().wait_stream(aside)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool):
-            loss = self.anew(shown_rows, shown_mask)
-        self.pool = graph.pool()
-        return graph, shown_rows, shown_mask, loss

@@ -1,7 +1,7 @@
 """Small masked autoencoders of images, from nothing: those of Figure 6."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ from mpt_lml.fit import Progress, silent
 from mpt_lml.numerics import double
 from mpt_score.networks.build import small_mae
 from mpt_score.networks.vit_mae import ViTMAE, masking_noise
+from mpt_score.trainings.gradients import Plain, Recorded
 
 __all__ = ["FULL", "TINY", "SmallMAESettings", "TrainedMAE", "new_mae", "train_small_mae"]
 
@@ -222,7 +223,7 @@ def train(
         loss.backward()
         return loss.detach()
 
-    gradients = _Recorded(weights, add_gradients) if on_gpu else _Plain(weights, add_gradients)
+    gradients = (Recorded if on_gpu else Plain)(weights, add_gradients)
     schedules = optimizers(network, settings)
     draws = _Draws(settings, len(x), model.num_features, generator, device)
     losses = torch.full((settings.num_steps,), torch.nan, device=device)
@@ -324,74 +325,3 @@ class _Draws:
             )
         self.rows = torch.stack(rows).to(self.device)
         self.mask = torch.stack(drawn_masks).to(self.device)
-
-
-_Add = Callable[[Tensor, Tensor, int], Tensor]
-
-
-class _Plain:
-    """Loss and gradients of a batch, step by step."""
-
-    def __init__(self, weights: Sequence[Tensor], add: _Add) -> None:
-        self.weights = weights
-        self.add = add
-
-    def __call__(self, rows: Tensor, mask: Tensor, size: int) -> Tensor:
-        for weight in self.weights:
-            weight.grad = None
-        return self.add(rows, mask, size)
-
-
-class _Recorded:
-    """The same as one launch: a CUDA graph for each mask size, recorded when it first comes.
-
-    Gradients stay in one place, which all graphs write. Where the card cannot record, the steps are
-    taken one by one.
-    """
-
-    def __init__(self, weights: Sequence[Tensor], add: _Add) -> None:
-        self.gradients: list[Tensor] = []
-        for weight in weights:
-            weight.grad = torch.zeros_like(weight)
-            self.gradients.append(weight.grad)
-        self.add = add
-        self.graphs: dict[int, tuple[Any, Tensor, Tensor, Tensor]] = {}
-        self.pool: Any = None
-        self.can_record = True
-
-    def __call__(self, rows: Tensor, mask: Tensor, size: int) -> Tensor:
-        if self.can_record and size not in self.graphs:
-            try:
-                self.graphs[size] = self.record(rows, mask, size)
-            except RuntimeError as error:
-                self.can_record = False
-                self.graphs.clear()
-                reason = (str(error).splitlines() or [""])[0]
-                _log.warning("steps are taken one by one: no CUDA graph (%s).", reason)
-        if not self.can_record:
-            return self.anew(rows, mask, size)
-        graph, shown_rows, shown_mask, loss = self.graphs[size]
-        shown_rows.copy_(rows)
-        shown_mask.copy_(mask)
-        graph.replay()
-        return loss
-
-    def anew(self, rows: Tensor, mask: Tensor, size: int) -> Tensor:
-        torch._foreach_zero_(self.gradients)
-        return self.add(rows, mask, size)
-
-    def record(self, rows: Tensor, mask: Tensor, size: int) -> tuple[Any, Tensor, Tensor, Tensor]:
-        """A graph, where it reads, and where it writes its loss."""
-        shown_rows = rows.clone()
-        shown_mask = mask.clone()
-        # Libraries make room for themselves in the first calls, which must not be in the recording.
-        aside = torch.cuda.Stream()
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):
-            self.anew(shown_rows, shown_mask, size)
-        torch.cuda.current_stream().wait_stream(aside)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool):
-            loss = self.anew(shown_rows, shown_mask, size)
-        self.pool = graph.pool()
-        return graph, shown_rows, shown_mask, loss
