@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -147,3 +148,40 @@ def test_old_addresses_lead_to_pages_and_places_that_are_there(book: Book, site:
             if address != f"{name}.html" and address not in text:
                 faults.append(f"{name} does not name {address}")
     assert faults == []
+
+
+def test_next_leads_from_the_home_page_to_the_first_chapter(book: Book, site: Path) -> None:
+    way = [book.pages[0].docname]
+    while way[-1] != book.chapters[0].docname:
+        html = checks.page(site / f"{way[-1]}.html")
+        (following,) = html.xpath(f"//a[{checks.of_class('right-next')}]/@href")
+        way.append(f"book/{following.removesuffix('.html')}")
+    assert way[1:-1] == ["book/start-here", "book/how-to-run"]
+
+
+def test_the_side_bar_folds_what_is_behind_the_chapters(book: Book, site: Path) -> None:
+    parts = f"//details[{checks.of_class('sidebar-part')}]"
+    note = next(page for page in book.chapters if page.is_note)
+    for page, is_open in ((book.chapters[0], False), (note, True)):
+        html = checks.page(site / f"{page.docname}.html")
+        assert [
+            " ".join(each.text_content().split()) for each in html.xpath(f"{parts}/summary")
+        ] == [
+            "Research notes",
+            "Reference",
+        ]
+        assert [("open" in each.attrib) for each in html.xpath(parts)] == [is_open, False]
+
+
+def test_every_entry_of_the_ledger_is_on_one_page_of_the_map(book: Book, site: Path) -> None:
+    entries = json.loads((book.root / "book" / "ledger.json").read_text(encoding="utf-8"))
+    wanted = [f"ledger-{each['id'].replace('/', '-')}" for each in entries["paper"]]
+    wanted += [f"ledger-{each['id'].replace('/', '-')}" for each in entries["findings"]]
+    shown = [
+        str(name)
+        for page in book.pages
+        if page.name.startswith("map-")
+        for name in checks.page(site / f"{page.docname}.html").xpath("//tr/@id")
+        if name.startswith("ledger-")
+    ]
+    assert sorted(shown) == sorted(wanted)
