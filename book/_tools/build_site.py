@@ -6,22 +6,30 @@ it here when something has changed that its cells import or read (`chapter_sourc
 
 import hashlib
 import json
-import multiprocessing
 import os
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 from book_layout import ROOT, Book
 from chapter_sources import ChapterSources, changes
 from jupyter_cache import get_cache
+from jupyter_cache.base import ProjectNb
 from jupyter_cache.executors import load_executor
 from jupyter_cache.executors.base import ExecutorRunResult
 from jupyter_cache.executors.basic import ExecutionWorkerLocalMProc, ProcessData
+from jupyter_cache.executors.utils import ExecutionResult, single_nb_execution
+from nbformat import NotebookNode
+from warm_kernels import warm
 
 CACHE = Path("_build", ".jupyter_cache")
 HOME_PAGE = Path("_build", "html", "index.html")
+PHASES = Path("_build", "phases")  # and their seconds, which the Makefile adds to and prints
 # One thread, as for the stored notebooks: two that share their cores with another busy process
 # wait for each other, and a chapter of a minute has been seen to take more than five.
 KERNEL_SETTINGS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONWARNINGS": ""}
@@ -44,12 +52,13 @@ READ = (
 )
 
 
-def draw_vectors(root: Path) -> Path:
-    """A folder of IPython settings for the kernels of this build."""
+def set_up_kernels(root: Path) -> None:
+    """Set the variables with which kernels start, jupyter-book's as well."""
     profile = root / "_build" / "ipython" / "profile_default"
     profile.mkdir(parents=True, exist_ok=True)
     (profile / "ipython_kernel_config.py").write_text(VECTORS)
-    return profile.parent
+    paths = {"IPYTHONDIR": str(profile.parent), "PYTHONPATH": str(OFFLINE)}
+    os.environ.update(KERNEL_SETTINGS | os.environ | paths)
 
 
 def forget(root: Path, *names: str) -> None:
@@ -97,13 +106,51 @@ def refresh_cache(root: Path) -> dict[str, list[str]]:
     return {name: changed for name, changed in stale.items() if before and name in chapters}
 
 
-def execute_ahead(root: Path) -> ExecutorRunResult:
+@contextmanager
+def phase(root: Path, name: str) -> Iterator[None]:
+    """Add the seconds of the block to the phases of the command."""
+    started = time.monotonic()
+    yield
+    with (root / PHASES).open("a", encoding="utf-8") as file:
+        file.write(f"{name}\t{time.monotonic() - started:.0f}\n")
+
+
+class Executor(ExecutionWorkerLocalMProc):
+    """Executes a chapter beside its source, and notes the seconds of each cell."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds: dict[str, float] = {}  # "06-convergence, cell 15", as nbval counts
+
+    def execute(self, project_nb: ProjectNb, data: ProcessData) -> ExecutionResult:
+        chapter = Path(project_nb.uri)
+        cells = project_nb.nb.cells
+        code = [number for number, cell in enumerate(cells) if cell.cell_type == "code"]
+        started: dict[int, float] = {}
+
+        def start(cell: NotebookNode, cell_index: int) -> None:
+            started[cell_index] = time.monotonic()
+
+        def end(cell: NotebookNode, cell_index: int, execute_reply: object) -> None:
+            # The notebook has one more before the first: it installs the package on Colab.
+            name = f"{chapter.stem}, cell {code.index(cell_index) + 1}"
+            self.seconds[name] = time.monotonic() - started[cell_index]
+
+        return single_nb_execution(
+            project_nb.nb,
+            cwd=str(chapter.parent),
+            timeout=data.timeout,
+            allow_errors=data.allow_errors,
+            on_cell_execute=start,
+            on_cell_executed=end,
+        )
+
+
+def execute_ahead(root: Path, executor: Executor) -> ExecutorRunResult:
     """Execute the chapters that are not in the cache, one on each core and without a network.
 
     jupyter-book would take one after the other. It executes what failed again and says where.
     """
-    paths = {"IPYTHONDIR": str(draw_vectors(root)), "PYTHONPATH": str(OFFLINE)}
-    os.environ.update(KERNEL_SETTINGS | os.environ | paths)  # for jupyter-book, too
     book = Book(root)
     cache = get_cache(str(root / CACHE))
     for record in cache.list_project_records():
@@ -113,12 +160,11 @@ def execute_ahead(root: Path) -> ExecutorRunResult:
         cache.add_nb_to_project(str(page.path), read_data={"name": "myst_nb_md", "type": "plugin"})
     timeout = book.config["execute"]["timeout"]
     records = load_executor("local-parallel", cache).get_records()
-    # The first chapters, which are the quickest, last; and one at a time: in chunks, as the executor's
-    # own loop hands them out, a core waits for a minute.
+    # The first chapters, which are the quickest, last: no core waits long for another at the end.
     records.reverse()
     work = [ProcessData(record.pk, record.uri, cache, timeout, False) for record in records]
-    with multiprocessing.Pool() as pool:
-        results = pool.map(ExecutionWorkerLocalMProc(), work, chunksize=1)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        results = list(pool.map(executor, work))
     print(f"build: {len(results)} chapters executed", flush=True)
     # The worker says 0 for a chapter that ran, 1 for one whose cell failed, 2 for one not begun.
     addresses: dict[int, list[str]] = {0: [], 1: [], 2: []}
@@ -133,20 +179,28 @@ def main(root: Path = ROOT) -> int:
     if stamp.is_file() and stamp.read_text() == now:
         print(f"build: nothing has changed; see {HOME_PAGE} (make clean builds it anew)")
         return 0
-    for chapter, changed in refresh_cache(root).items():
-        more = ", …" if len(changed) > 3 else ""
-        print(f"build: {chapter} is out of date: {', '.join(changed[:3])}{more}", flush=True)
-    execute_ahead(root)
+    set_up_kernels(root)
+    executor = Executor()
+    with phase(root, "chapters"), warm():
+        for chapter, changed in refresh_cache(root).items():
+            more = ", …" if len(changed) > 3 else ""
+            print(f"build: {chapter} is out of date: {', '.join(changed[:3])}{more}", flush=True)
+        execute_ahead(root, executor)
     # No page of an earlier build may stay, and the hover previews need every page written at once.
     forget(root, "html")
     command = [Path(sys.executable).with_name("jupyter-book"), "build", root, "-W", "-n"]
-    status = subprocess.run([*command, "--keep-going"], cwd=root, check=False).returncode
+    with phase(root, "Sphinx"):
+        status = subprocess.run([*command, "--keep-going"], cwd=root, check=False).returncode
     if status:
         # A page that was read is not read again, so a second try would pass without its warning.
         forget(root, ".doctrees")
     else:
         stamp.write_text(now)
     print(f"build: jupyter-book ended with status {status}; see {HOME_PAGE}")
+    dearest = sorted(executor.seconds.items(), key=lambda item: item[1], reverse=True)[:3]
+    if dearest:
+        cells = "; ".join(f"{name}, {seconds:.1f} s" for name, seconds in dearest)
+        print(f"build: the cells that took longest: {cells}")
     return status
 
 

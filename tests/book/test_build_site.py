@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from unittest import mock
 
 import pytest
 from book_layout import Book
-from build_site import execute_ahead, fingerprint, main, refresh_cache
+from build_site import Executor, execute_ahead, fingerprint, main, refresh_cache, set_up_kernels
 from jupyter_cache import get_cache
 from jupyter_cache.cache.main import CacheBundleIn
 from nbformat.v4 import new_code_cell, new_notebook
+from warm_kernels import warm
 
 CHAPTER = """---
 file_format: mystnb
@@ -70,14 +72,19 @@ def test_what_a_page_is_made_of_is_looked_at(tmp_path: Path, name: str) -> None:
 def test_chapters_are_executed_ahead_once(tmp_path: Path) -> None:
     names = ("01-good", "02-bad", "03-good")
     codes = {name: f"print('{name}'.upper())" for name in names} | {"02-bad": "1 / 0"}
-    done = execute_ahead(book_of(tmp_path, **codes))
+    root = book_of(tmp_path, **codes)
+    set_up_kernels(root)
+    executor = Executor()
+    done = execute_ahead(root, executor)
     assert sorted(Path(uri).stem for uri in done.succeeded) == ["01-good", "03-good"]
     assert [Path(uri).stem for uri in done.excepted] == ["02-bad"]
-    assert said(tmp_path) == ["01-GOOD\n", "03-GOOD\n"]
-    done = execute_ahead(tmp_path)
+    assert said(root) == ["01-GOOD\n", "03-GOOD\n"]
+    assert executor.seconds.keys() == {f"{name}, cell 1" for name in names}
+    done = execute_ahead(root, executor)
     assert (done.succeeded, len(done.excepted)) == ([], 1)
     (tmp_path / "book" / "02-bad.md").unlink()  # what has another name now is not looked for
-    execute_ahead(book_of(tmp_path, **{"01-good": codes["01-good"], "04-new": "print('new')"}))
+    book_of(root, **{"01-good": codes["01-good"], "04-new": "print('new')"})
+    execute_ahead(root, executor)
     assert "new\n" in said(tmp_path)
 
 
@@ -154,6 +161,10 @@ with socket.create_server(("127.0.0.1", 0)) as server:
     with socket.create_connection(server.getsockname()):
         print("at home")"""
 
+APART = """import os, sys
+print("mpt_lml" in sys.modules, "mine" in globals(), os.path.basename(os.getcwd()))
+mine = 1"""
+
 
 @mock.patch.dict(os.environ)
 def test_chapters_are_executed_without_a_network(tmp_path: Path) -> None:
@@ -165,11 +176,16 @@ def test_chapters_are_executed_without_a_network(tmp_path: Path) -> None:
         "d-page": "__import__('urllib.request').request.urlopen('http://192.0.2.3', timeout=1)",
     }
     codes = {name: CALL.format(call=call) for name, call in calls.items()}
-    root = book_of(tmp_path, **codes, **{"e-child": CHILD, "f-here": HOME})
-    for _ in range(2):  # as in a build: a kernel that did not start is given a second try
-        execute_ahead(root)
-    home, *refused = sorted(said(tmp_path), key=lambda text: text != "at home\n")
-    assert home == "at home\n" and len(refused) == 5
-    assert all("make book executes without a network" in text for text in refused)
+    codes |= {"e-child": CHILD, "f-here": HOME, "g-own": APART, "h-own": f"{APART}  # too"}
+    root = book_of(tmp_path, **codes)
+    set_up_kernels(root)
+    with warm():
+        execute_ahead(root, Executor())
+    refused = [text for text in said(root) if "make book executes without a network" in text]
+    others = [text for text in said(root) if text not in refused]
+    assert len(refused) == 5
+    # A chapter that starts warm has nothing of another one.
+    is_warm = sys.platform == "linux"
+    assert others == [f"{is_warm} False book\n"] * 2 + ["at home\n"]
     for name in ("example.invalid", "192.0.2.1", "192.0.2.2", "192.0.2.3"):
         assert any(f"and {name} was asked for" in text for text in refused)
