@@ -12,6 +12,14 @@ HOME_PAGE := $(BUILD)/html/index.html
 # Two cores: each of two pytest workers computes on one.
 WORKERS ?= 2
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+# What each phase of a command took, in seconds: `make book` and `make test` print it at their end.
+PHASES := $(BUILD)/phases
+ifeq ($(MAKELEVEL),0)
+$(shell rm -f $(PHASES))
+endif
+timed = SECONDS=0; $(2); mkdir -p $(BUILD); printf '%s\t%s\n' '$(1)' $$SECONDS >> $(PHASES)
+TELL_PHASES = if [ -f $(PHASES) ]; then awk -F '\t' '{ all = all ", " $$1 " " $$2; sum += $$2 } \
+  END { print "Seconds: " substr(all, 3) "; together " sum }' $(PHASES); fi
 # Chapters to take, all by default: make notebooks CHAPTERS="03-mask-rate-curve"
 CHAPTERS ?=
 # Options of tests/mutants.py, such as --number 20.
@@ -29,6 +37,12 @@ unexport MPLBACKEND PYTHONPATH PYTHONDONTWRITEBYTECODE
 help: ## what each target does
 	@grep -hE '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
 
+# pip 26 finds the pinned set in half of the time that the pip of Python 3.11 takes. Most of what is
+# installed is never imported, and Python compiles what is: without compiling, half of the time again.
+PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+INSTALL = $(PIP_INSTALL) --require-hashes -r .ci/pins/pip.txt; \
+  $(PIP_INSTALL) -c constraints.txt --build-constraint constraints.txt -e ".[book,score]"
+
 env: $(STAMP) ## .venv with the pinned dependencies (a second call is instant)
 
 $(STAMP): constraints.txt pyproject.toml .ci/pins/pip.txt
@@ -43,23 +57,32 @@ $(STAMP): constraints.txt pyproject.toml .ci/pins/pip.txt
 	  exit 1; fi; \
 	if ! $(BIN)/python -c 'import sys; raise SystemExit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \
 	  rm -rf $(VENV); "$$python" -m venv $(VENV); fi
-	@# pip 26 finds the pinned set in half of the time that the pip of Python 3.11 takes.
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r .ci/pins/pip.txt
-	@# Most of what is installed is never imported, and Python compiles what is: half of the time less.
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt \
-	  --build-constraint constraints.txt -e ".[book,score]"
+	@$(call timed,installation,$(INSTALL))
 	@touch $(STAMP)
+
+# Tools of one command, a group in pyproject.toml.
+CHECKERS := $(VENV)/.installed-check
+BROWSER_TOOLS := $(VENV)/.installed-browser
+$(VENV)/.installed-%: $(STAMP)
+	$(PIP_INSTALL) -c constraints.txt --group $*
+	@touch $@
+
+# Where there is no Chromium, its tests say so. In CI that is a fault.
+CHROMIUM := $(or $(MPT_LML_CHROMIUM),$(shell command -v chromium chromium-browser google-chrome google-chrome-stable))
+IN_BROWSER := $(if $(CHROMIUM)$(filter true,$(CI)),$(BROWSER_TOOLS))
 
 book: $(STAMP) ## execute every chapter, build the HTML into _build/html
 	env -u MPT_LML_DATA $(BIN)/python book/_tools/build_site.py
+	@$(TELL_PHASES)
 
 test: export MPT_LML_NOT_TESTED := $(CURDIR)/$(BUILD)/not-tested.jsonl
 test: book ## the book and its outputs, then unit tests, nbval over some notebooks, the pages
 	@rm -f $(MPT_LML_NOT_TESTED)
-	$(MAKE) --no-print-directory unit
-	$(MAKE) --no-print-directory nbval NOTEBOOKS='$(AGAIN)'
-	$(MAKE) --no-print-directory site
+	@$(call timed,unit tests,$(MAKE) --no-print-directory unit)
+	@$(call timed,notebooks again,$(MAKE) --no-print-directory nbval NOTEBOOKS='$(AGAIN)')
+	@$(call timed,pages,$(MAKE) --no-print-directory site)
 	@$(BIN)/python tests/not_tested.py $(MPT_LML_NOT_TESTED) $(AGAIN)
+	@$(TELL_PHASES)
 
 # One run: tests that see the errors of wrong calls, or measure, leave the shapes unchecked by their
 # markers (tests/conftest.py). In `make test` the reasons of what is skipped stand at its end alone.
@@ -75,9 +98,11 @@ mutants: $(STAMP) ## small faults put into the package: which would its tests no
 	$(ONE_THREAD) nice $(BIN)/python tests/mutants.py $(MUTANTS)
 
 # What make book has executed is compared with the stored outputs by `site`, every chapter. A second
-# execution, of a kernel apart, is for the quickest notebooks, and for all once a week.
+# execution, by a kernel that starts cold, is in `make test` for every other chapter: the odd ones where
+# the history has an odd number of commits. Once a week it is for all.
+COMMITS := $(shell git rev-list --count HEAD 2>/dev/null || echo 1)
 # The later chapters take longest and come first, so that no worker waits for one of them at the end.
-AGAIN ?= $(wildcard book/0[1-6]-*.ipynb book/14-*.ipynb)
+AGAIN ?= $(shell ls book/[0-9]*.ipynb | awk 'NR % 2 == $(COMMITS) % 2' | sort -r)
 NOTEBOOKS ?= $(shell ls -r book/*.ipynb)
 # Without ipywidgets, which nothing here needs, tqdm warns on being imported in a notebook.
 nbval: export PYTHONWARNINGS := ignore:IProgress not found
@@ -85,13 +110,13 @@ nbval: $(STAMP) ## re-execute every committed notebook and compare with its stor
 	$(PYTEST) --dist loadscope -p no:cacheprovider --nbval --nbval-kernel-name python3 --nbval-cell-timeout 300 $(NOTEBOOKS)
 
 site: export MPT_LML_BOOK_BUILT := 1
-site: $(STAMP) ## checks on notebooks and built pages, in Chromium too (after make book)
+site: $(STAMP) $(IN_BROWSER) ## checks on notebooks and built pages, in Chromium too (after make book)
 	$(PYTEST) --dist loadgroup -m "not slow" tests/book tests/browser
 
 pdf: book ## the whole book as one PDF, _build/html/book.pdf, checked (needs Chromium)
 	$(MAKE) --no-print-directory print
 
-print: $(STAMP) # the pages as they are built
+print: $(BROWSER_TOOLS) # the pages as they are built
 	$(BIN)/python book/_tools/pdf.py
 	$(BIN)/python -m pytest -q tests/browser/test_pdf.py
 
@@ -110,21 +135,21 @@ colab: $(STAMP) ## one chapter in an empty environment, as Colab runs it (MPT_LM
 peers: $(STAMP) ## the numbers of lm-evaluation-harness, minicons and evaluate, beside .venv
 	bash .ci/peers borrowed
 
-release: $(STAMP) ## wheel and sdist in dist/, by pinned tools, tried in an empty environment
+release: $(CHECKERS) ## wheel and sdist in dist/, by pinned tools, tried in an empty environment
 	rm -rf dist
 	MPT_LML_DIST=dist $(BIN)/python -m pytest -q tests/book/test_release.py
 
 data: $(STAMP) ## unit tests on the real data files: make data MPT_LML_DATA=their folder
 	MPT_LML_DATA="$(MPT_LML_DATA)" $(ONE_THREAD) $(BIN)/python -m pytest -q -m data tests/unit || [ $$? -eq 5 ] # 5: no test is marked
 
-check: $(STAMP) ## format, lint, types, floors, spelling
+check: $(CHECKERS) ## format, lint, types, floors, spelling
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/unit/test_floors.py
 	$(BIN)/codespell
 
-format: $(STAMP) ## format and fix what can be fixed
+format: $(CHECKERS) ## format and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
