@@ -39,10 +39,10 @@ def sentences(lines: Iterable[str], not_executed: Iterable[str] = ()) -> str:
         text += [
             f"  * {number_of_tests(counts[key], files[key])}: {key}." for key in sorted(counts)
         ]
-    chapters = sorted(name.split("-")[0] for name in not_executed)
-    if chapters:
+    pages = sorted(name.removeprefix("note-").partition("-")[0].upper() for name in not_executed)
+    if pages:
         text.append(
-            f"Not executed a second time (make nbval does so): chapters {', '.join(chapters)}."
+            f"Not executed a second time, as it was not their turn: {', '.join(pages)} (make nbval)."
         )
     return "\n".join([*text, APART])
 

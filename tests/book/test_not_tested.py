@@ -60,8 +60,8 @@ def test_reasons_of_two_runs_are_told_once(tmp_path: Path) -> None:
 
 
 def test_notebooks_that_were_not_executed_again_are_told() -> None:
-    text = sentences([], ["08-curve-shape.ipynb", "06-convergence.ipynb"])
-    assert "(make nbval does so): chapters 06, 08." in text
+    names = ["note-a-one-rate.ipynb", "08-curve-shape.ipynb", "06-convergence.ipynb"]
+    assert "turn: 06, 08, A (make nbval)." in sentences([], names)
     assert "nbval" not in sentences([])
 
 
