@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from mpt_lml.data import DataNotFoundError, images
+from mpt_lml.data.sources import DATA_VARIABLE
 from mpt_lml.recorded import Finding, Outcome
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
@@ -91,6 +93,18 @@ class TestNotebook:
             code("print('not run here (no network): 3')", printed("not run here (no GPU): 3\n")),
         )
         assert faults == [""] * 5
+
+    def test_missing_data_are_no_fault(self, tmp_path: Path, monkeypatch) -> None:
+        """On a GPU cells that train ask for data, which .ci/gpu hides; stored outputs do not."""
+        monkeypatch.delenv(DATA_VARIABLE, raising=False)
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+        with pytest.raises(DataNotFoundError) as missing:
+            images("mnist")
+        tells = ("No MNIST here: install `datasets`.", f"The images are not here: {missing.value}")
+        faults = faults_of(
+            tmp_path, *(code(f"print({told!r})\nprint(1)", printed("1\n")) for told in tells)
+        )
+        assert faults == ["", ""]
 
     def test_a_wrong_output_is_seen(self, tmp_path: Path) -> None:
         number, right, text, less, glued = faults_of(
