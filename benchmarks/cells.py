@@ -21,6 +21,8 @@ NUMBER = re.compile(r"[-−]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 AGREES = re.compile(
     r"Compared with the record: .*\nLargest difference .*: agrees with the record\.\n"
 )
+COMPARED = re.compile(r"Compared with the record: .*")
+TRAINS = re.compile(r"^from mpt_\w+\.trainings", re.MULTILINE)
 REASON = re.compile(r"not run here \([^)]*\)")
 # Those that train ask for data on a GPU only, and say how to get what is missing, line by line.
 NO_DATA = re.compile(r"(?:No MNIST here|The (?:books|images) are not here).*\n(?:  \d\. .*\n)*")
@@ -37,6 +39,8 @@ class CellRun:
     title: str
     seconds: float
     fault: str  # empty where the outputs are the stored ones
+    trains: bool = False  # with one of the packages' trainings
+    other_settings: bool = False  # compares a training with another record than the stored output
 
 
 def run_code(source: str, names: dict[str, Any]) -> str:
@@ -63,13 +67,17 @@ def run_notebook(path: Path) -> Iterator[CellRun]:
         source = "".join(cell["source"])
         title = source.partition("\n")[0].removeprefix("# @title ")
         start = time.perf_counter()
+        printed = ""
         raised = None
         try:
-            fault = difference(run_code(source, names), stored_text(cell))
+            printed = run_code(source, names)
+            fault = difference(printed, stored_text(cell))
         except Exception as error:
             raised = error
             fault = f"{type(error).__name__}: {error}"
-        yield CellRun(number, title, time.perf_counter() - start, fault)
+        seconds = time.perf_counter() - start
+        trains = TRAINS.search(source) is not None
+        yield CellRun(number, title, seconds, fault, trains, other_settings(printed, cell))
         if raised is not None:
             return
 
@@ -98,6 +106,11 @@ def stored_text(cell: dict[str, Any]) -> str:
             if kind in output.get("data", {}):
                 text += str({kind: "".join(output["data"][kind])}) + "\n"
     return text
+
+
+def other_settings(printed: str, cell: dict[str, Any]) -> bool:
+    """Has a training taken the settings that it has on a GPU, and not those of the stored output?"""
+    return not set(COMPARED.findall(printed)) <= set(COMPARED.findall(stored_text(cell)))
 
 
 def difference(printed: str, stored: str) -> str:

@@ -1,13 +1,16 @@
 """Does the project work on a machine with a GPU of CUDA's, and what does it gain there?
 
-    bash .ci/gpu                        at most nine minutes; it ends in a table
-    bash .ci/gpu --json gpu.json        the table as JSON, too, with card, versions and commit
-    bash .ci/gpu --tiny                 without a GPU: tries the script itself on a CPU
+    bash .ci/gpu                                at most nine minutes; it ends in a table
+    bash .ci/gpu --json benchmarks/gpu.json     the table as JSON, too, with card, versions and commit
+    bash .ci/gpu --tiny                         without a GPU: tries the script itself on a CPU
 
 Five steps share the time: tests of devices, the scorer beside its network (benchmarks/gpu.py), each
 quick preset of an experiment that can use a GPU there beside the CPU, every chapter's notebook with its
 outputs beside the stored ones, and the longest of its cells. What there was no time for is listed as not
 reached. Nothing is loaded from the hub, and nothing is installed: the packages are those of the checkout.
+
+The page "How to run" shows what `benchmarks/gpu.json` says of the chapters. Make it at a commit without
+changes.
 
 The status is 1 where something failed, and 0 otherwise, also without a GPU.
 """
@@ -75,6 +78,7 @@ class Row:
     seconds: float | None = None
     note: str = ""
     cells: tuple[CellRun, ...] = ()  # of a chapter
+    training: float | None = None  # seconds, of all, in which a chapter trains at full settings
 
 
 # -- other processes --------------------------------------------------------------------------------
@@ -215,11 +219,15 @@ def run_chapter(name: str) -> Row:
     start = time.monotonic()
     cells = tuple(run_notebook(ROOT / "book" / f"{name}.ipynb"))
     seconds = time.monotonic() - start
+    training = None
+    if any(cell.other_settings for cell in cells):
+        training = sum(cell.seconds for cell in cells if cell.trains)
     faults = [f"cell {cell.number} ({cell.title}): {cell.fault}" for cell in cells if cell.fault]
     if not faults:
-        return Row("chapters", name, PASSED, seconds, f"{len(cells)} cells as stored", cells)
+        note = f"{len(cells)} cells as stored"
+        return Row("chapters", name, PASSED, seconds, note, cells, training)
     note = f"{faults[0]}; {len(faults) - 1} more"
-    return Row("chapters", name, FAILED, seconds, note, cells)
+    return Row("chapters", name, FAILED, seconds, note, cells, training)
 
 
 def cell_times(rows: list[Row]) -> Iterator[Row]:

@@ -106,6 +106,26 @@ class TestNotebook:
         )
         assert faults == ["", ""]
 
+    def test_a_training_at_other_settings_is_timed(self, tmp_path: Path, monkeypatch) -> None:
+        """Its seconds are those of the cell that trains, not of the comparison."""
+        monkeypatch.setattr(on_a_gpu, "ROOT", tmp_path)
+        book = tmp_path / "book"
+        book.mkdir()
+        said = (
+            "Compared with the record: {} steps.\nLargest difference 0: agrees with the record.\n"
+        )
+
+        def chapter(steps: int) -> Row:
+            train = code("from mpt_lml.trainings import deep_vae")
+            compare = code(f"print({said.format(steps)!r}, end='')", printed(said.format(30)))
+            faults_of(book, train, compare)
+            return on_a_gpu.run_chapter("99-sample")
+
+        assert chapter(30).training is None
+        full = chapter(3000)
+        assert full.status == PASSED
+        assert full.training == full.cells[0].seconds
+
     def test_a_wrong_output_is_seen(self, tmp_path: Path) -> None:
         number, right, text, less, glued = faults_of(
             tmp_path,
