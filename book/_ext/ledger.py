@@ -173,6 +173,16 @@ def make_row(cells: dict[str, Any], name: str = "") -> nodes.row:
     return row
 
 
+def make_table(rows: list[dict[str, Any]], *classes: str) -> nodes.table:
+    """A table of rows, each with its cells by heading, and with an ``id`` if a link may end there."""
+    made = [make_row(cells, cells.pop("id", "")) for cells in rows]
+    group = nodes.tgroup("", cols=len(rows[0]))
+    group += [nodes.colspec("", colwidth=1) for _ in rows[0]]
+    group += [nodes.thead("", make_row({key: key for key in rows[0]}))]
+    group += [nodes.tbody("", *made)]
+    return nodes.table("", group, classes=[*classes, "colwidths-auto"])
+
+
 class Table(SphinxDirective):
     """A table whose rows are dictionaries of cells by heading; ``id`` is an anchor, no cell."""
 
@@ -180,12 +190,7 @@ class Table(SphinxDirective):
         rows = list(self.rows())
         if not rows:
             return [paragraph("None so far.")]
-        made = [make_row(cells, cells.pop("id", "")) for cells in rows]
-        group = nodes.tgroup("", cols=len(rows[0]))
-        group += [nodes.colspec("", colwidth=1) for _ in rows[0]]
-        group += [nodes.thead("", make_row({key: key for key in rows[0]}))]
-        group += [nodes.tbody("", *made)]
-        return [nodes.table("", group, classes=["ledger", self.name, "colwidths-auto"])]
+        return [make_table(rows, "ledger", self.name)]
 
     def ledger(self) -> SimpleNamespace:
         self.env.note_dependency(LEDGER)

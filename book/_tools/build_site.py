@@ -45,6 +45,7 @@ READ = (
     "book",
     "src",
     "experiments",
+    "benchmarks/gpu.json",
     "constraints.txt",
     "_config.yml",
     "_toc.yml",

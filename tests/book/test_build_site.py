@@ -59,7 +59,14 @@ def test_pages_of_today_are_not_built_again(tmp_path: Path, capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["src/mpt_lml/verdicts.py", "experiments/ledger.py", "book/ledger.json", "_toc.yml"]
+    "name",
+    [
+        "src/mpt_lml/verdicts.py",
+        "experiments/ledger.py",
+        "benchmarks/gpu.json",
+        "book/ledger.json",
+        "_toc.yml",
+    ],
 )
 def test_what_a_page_is_made_of_is_looked_at(tmp_path: Path, name: str) -> None:
     before = fingerprint(tmp_path)
