@@ -4,6 +4,7 @@ quick runs made once."""
 from __future__ import annotations
 
 import functools
+import gc
 import importlib.metadata
 import inspect
 import json
@@ -203,6 +204,22 @@ jaxtyping.jaxtyped = jaxtyped
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     Shapes.switch(not any(item.get_closest_marker(name) for name in PLAIN))
     return (yield)
+
+
+# -- garbage: what is imported stays to the end, and to look through it again and again takes seconds
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[object]:
+    """Nothing imported here is looked through for garbage, now or in a test or at the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        # What is frozen no longer counts as old, so that all of the rest would be searched often.
+        gc.set_threshold(10_000, 10, 50)
+        gc.enable()
 
 
 # -- what was not tested: told once, at the end of `make test`, by tests/not_tested.py
