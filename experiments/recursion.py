@@ -120,15 +120,15 @@ class Recursion(DeepVAETraining, name="recursion", resumable=True, gpu=False):
     num_data: int = 1198
     hidden: tuple[int, ...] = (64,)
     latent_dim: int = 2
-    num_steps: int = setting(1500, quick=4)
+    num_steps: int = setting(1500, quick=2)
     learning_rate: float = 3e-3
     track_every: int = 1500  # both ends
-    track_data: int = setting(50, quick=6)
+    track_data: int = setting(50, quick=2)
     judged_seeds: int = setting(20, quick=2)  # five would leave an interval wider than the margin
-    examined: int = setting(200, quick=6)  # images
+    examined: int = setting(200, quick=2)  # images
     num_masks: int = setting(4, quick=1)  # at 33 %, for the bias of the score
     repeats: int = setting(10, quick=2)
-    chain_data: int = setting(30, quick=3)
+    chain_data: int = setting(30, quick=2)
     area_data: int = setting(40, quick=2)
     area_draws: int = setting(100, quick=5)
 
