@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -27,6 +28,7 @@ SOURCES = {
 }
 
 
+@functools.cache
 def imported(source: str) -> list[str]:
     """Full names of what ``source`` imports from our packages, wherever it does so."""
     names = []
