@@ -425,35 +425,30 @@ def test_a_stopped_run_goes_on(folder, texts, tmp_path, capsys, few_lines, suffi
 def test_a_kill_at_any_moment_leaves_what_goes_on(command, few_lines, monkeypatch) -> None:
     """Killed before or after each write to the disk, of rows and of the state."""
     out = command[-1]
-    assert call(*command) == 0
-    whole, state = out.read_bytes(), state_of(out).read_bytes()
-    append = output._write_all
-    calls = []
+    scorer = mpt_score.load(command[0])
+    monkeypatch.setattr(score_file, "_load", lambda *_: scorer)  # once for all runs
+    write = output._write_all
+    left: list[tuple[bytes, bytes | None]] = []  # by a kill
 
-    def killed(stream: Any, start: int, content: bytes) -> None:
-        calls.append(1)
-        if len(calls) == number:
-            append(stream, start, content[:how_much])
-            copies.extend([out.read_bytes(), state_of(out).exists() and state_of(out).read_bytes()])
-        append(stream, start, content)
+    def watched(stream: Any, start: int, content: bytes) -> None:
+        for how_much in (0, 30, len(content)):
+            write(stream, start, content[:how_much])
+            state = state_of(out).read_bytes() if state_of(out).exists() else None
+            left.append((out.read_bytes(), state))
 
-    for how_much in (0, 30, 10**6):
-        # The state at the start, rows and state of three parts, and the mark of the end.
-        for number in range(1, 9):
-            out.unlink()
-            state_of(out).unlink()
-            copies: list[Any] = []
-            calls.clear()
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(output, "_write_all", killed)
-                assert call(*command) == 0
-            assert len(calls) == 8
-            out.write_bytes(copies[0])
-            state_of(out).unlink()
-            if copies[1]:
-                state_of(out).write_bytes(copies[1])
-            assert call(*command) == 0, (how_much, number)
-            assert (out.read_bytes(), state_of(out).read_bytes()) == (whole, state)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(output, "_write_all", watched)
+        assert call(*command) == 0
+    # The state at the start, rows and state of three parts, and the mark of the end.
+    assert len(left) == 3 * 8
+    whole, journal = out.read_bytes(), state_of(out).read_bytes()
+    for number, (rows_left, state_left) in enumerate(left):
+        out.write_bytes(rows_left)
+        state_of(out).unlink()
+        if state_left is not None:
+            state_of(out).write_bytes(state_left)
+        assert call(*command) == 0, number
+        assert (out.read_bytes(), state_of(out).read_bytes()) == (whole, journal)
 
 
 @contextmanager
@@ -636,43 +631,6 @@ def test_what_is_written_is_forgotten(command, few_lines, texts, monkeypatch) ->
     assert num_alive == [0] * 10
 
 
-# Each command in a fork of one process, which has imported all: standard output is a pipe whose
-# reader is gone, and a full disk. Exit codes and standard error are those of the whole process.
-UNWRITABLE = """
-import os, sys
-import transformers.models.bert.modeling_bert
-from mpt_score.command import main
-
-reads, closed_pipe = os.pipe()
-os.close(reads)
-full_disk = os.open("/dev/full", os.O_WRONLY)
-for output in (closed_pipe, full_disk):
-    child = os.fork()
-    if child == 0:
-        os.dup2(output, 1)
-        sys.stdout = open(1, "w", closefd=False)
-        raise SystemExit(main(sys.argv[1:]))
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), file=sys.stderr)
-"""
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device")
-def test_standard_output_that_is_closed_is_no_mistake_and_a_full_disk_is(folder, texts) -> None:
-    command = ["sentences", texts, "--model", folder, "--num-masks", "2"]
-    # Python 3.12 warns of every fork beside threads; here they hold nothing that the child waits for.
-    silent = "ignore:This process:DeprecationWarning"
-    ended = subprocess.run(
-        [sys.executable, "-W", silent, "-c", UNWRITABLE, *command],
-        env=os.environ | {"PYTHONUNBUFFERED": ""},  # as a user has it
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    price = "to score: 5 texts, 19 tokens; passes at most: 10"
-    full = "mpt-score: standard output cannot be written: No space left on device."
-    assert ended.stderr.splitlines() == [price, "1", price, full, "2"]
-
-
 def test_a_pipe_is_read_once(folder, texts, tmp_path, capsys, monkeypatch) -> None:
     assert call(folder, "sentences", texts, "--num-orders", 2) == 0
     wanted = capsys.readouterr().out
@@ -689,15 +647,79 @@ def test_a_pipe_is_read_once(folder, texts, tmp_path, capsys, monkeypatch) -> No
     assert capsys.readouterr().out == wanted
 
 
-# -- several processes --------------------------------------------------------------------------------
+# -- whole processes ----------------------------------------------------------------------------------
 
-# What torchrun does, from one process that has imported all.
+# A process that scores by a function need not import transformers, which takes the most time.
+TABLE = """
+import torch
+
+identity = "a table"
+
+
+def log_q(ids, mask):
+    shown = ids.masked_fill(mask, 2).sum(dim=1, keepdim=True)
+    odds = torch.sin(shown + 3.0 * torch.arange(ids.shape[1])).double()
+    return torch.nn.functional.logsigmoid(torch.stack([-odds, odds], dim=-1))
+"""
+ROWS_OF_IDS = [[0, 1, 1], [1, 0, 0, 1], [1, 1], [0, 0, 1, 1, 0], [1, 0]]
+
+
+@pytest.fixture
+def of_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """A command in a folder of its own, with a function instead of a network."""
+    (tmp_path / "my_table.py").write_text(TABLE)
+    id_lines(tmp_path / "ids.jsonl", ROWS_OF_IDS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    model = ["--model", "my_table:log_q", "--num-masks", "2"]
+    yield ["sentences", "ids.jsonl", "--column", "ids", *model]
+    sys.modules.pop("my_table", None)
+
+
+# Each command in a fork of one process, which has imported all: standard output is a pipe whose
+# reader is gone, and a full disk. Exit codes and standard error are those of the whole process.
+UNWRITABLE = """
+import gc, os, sys
+from mpt_score import score_file
+from mpt_score.command import main
+
+gc.freeze()  # or each fork would look through all that is imported when it ends
+reads, closed_pipe = os.pipe()
+os.close(reads)
+full_disk = os.open("/dev/full", os.O_WRONLY)
+for output in (closed_pipe, full_disk):
+    child = os.fork()
+    if child == 0:
+        os.dup2(output, 1)
+        sys.stdout = open(1, "w", closefd=False)
+        raise SystemExit(main(sys.argv[1:]))
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), file=sys.stderr)
+"""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device")
+def test_standard_output_that_is_closed_is_no_mistake_and_a_full_disk_is(of_table) -> None:
+    # Python 3.12 warns of every fork beside threads; here they hold nothing that the child waits for.
+    silent = "ignore:This process:DeprecationWarning"
+    ended = subprocess.run(
+        [sys.executable, "-W", silent, "-c", UNWRITABLE, *of_table],
+        env=os.environ | {"PYTHONUNBUFFERED": ""},  # as a user has it
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    price = "to score: 5 texts, 16 tokens; passes at most: 10"
+    full = "mpt-score: standard output cannot be written: No space left on device."
+    assert ended.stderr.splitlines() == [price, "1", price, full, "2"]
+
+
+# What torchrun does, from one process that has imported all, for each command.
 LAUNCHED = """
-import runpy, sys
+import gc, json, runpy, sys
 from torch.distributed.launcher import LaunchConfig, elastic_launch
-import transformers.models.bert.modeling_bert
-from mpt_score import lines
+from mpt_score import lines, score_file
 lines.MOST_LINES = 2
+gc.freeze()  # or each fork would look through all that is imported when it ends
 
 def one():
     try:
@@ -706,39 +728,38 @@ def one():
         return stopped.code
 
 alone = {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0", "run_id": "one"}
-found = elastic_launch(LaunchConfig(1, 1, 2, start_method="fork", **alone), one)()
-assert found == {0: 0, 1: 0}, found
+for command in json.loads(sys.argv[1]):
+    sys.argv[1:] = command
+    found = elastic_launch(LaunchConfig(1, 1, 2, start_method="fork", **alone), one)()
+    assert found == {0: 0, 1: 0}, found
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("num_done", [0, 2])
-def test_two_processes_write_what_one_writes(command, few_lines, texts, num_done: int) -> None:
-    """From the start, and where one process was stopped."""
-    texts.write_text("\n".join([*TEXTS, "the dogs", "the cats"]) + "\n")
-    out = command[-1]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    assert call(*command) == 0
-    whole, journal = out.read_bytes(), state_of(out).read_bytes()
-    out.unlink()
-    state_of(out).unlink()
-    if num_done:
-        with pytest.MonkeyPatch.context() as patch:
-            stop_at(num_done + 1, patch)
-            assert call(*command) == 130
-    folder, kind, file, *more = command
-    arguments = [kind, file, "--model", folder, *more]
+def test_two_processes_write_what_one_writes(of_table, few_lines) -> None:
+    """From the start, and where one process was stopped after two of four parts."""
+    id_lines(Path("ids.jsonl"), [*ROWS_OF_IDS, [1, 0, 1], [0, 0]])
+    command = [*of_table, "--out"]
+    assert main([*command, "whole.csv"]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        stop_at(3, patch)
+        assert main([*command, "stopped.csv"]) == 130
+    calls = [[*command, "anew.csv"], [*command, "stopped.csv"]]
     done = subprocess.run(
-        [sys.executable, "-c", LAUNCHED, *map(str, arguments)],
+        [sys.executable, "-c", LAUNCHED, json.dumps(calls)],
         capture_output=True,
         text=True,
-        env=environment,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert out.read_bytes() == whole and state_of(out).read_bytes() == journal
-    assert sorted(path.name for path in out.parent.glob("rows*")) == ["rows.csv", "rows.csv.state"]
-    assert done.stderr.count("texts: 7\n") == 1
+    names = ["anew.csv", "stopped.csv", "whole.csv"]
+    files = {path.name: path.read_bytes() for path in Path().glob("*.csv*")}
+    assert sorted(files) == sorted([*names, *(f"{name}.state" for name in names)])
+    for name in names:
+        assert files[name] == files["whole.csv"]
+        assert files[f"{name}.state"] == files["whole.csv.state"]
+    assert done.stderr.count("texts: 7\n") == 2
 
 
 @pytest.mark.bad_input
