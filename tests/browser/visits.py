@@ -51,15 +51,24 @@ MEASURE_SHIFTS = """() => {
 THEME = "scheme => { document.documentElement.dataset.theme = scheme }"
 
 AXE = Axe().axe_script
+# The others would be found and left out: that a fault is a lesser one is known from its rule.
+GRAVE_RULES = """() => axe.configure({ rules: axe._audit.rules
+  .filter(rule => !["serious", "critical"].includes(rule.impact))
+  .map(rule => ({ id: rule.id, enabled: false })) })"""
 BARRIERS = """([within, options]) => axe.run(within, options).then(found => found.violations
   .filter(fault => ["serious", "critical"].includes(fault.impact))
   .map(fault => `${fault.id}: ${fault.nodes.slice(0, 3).map(n => n.html.slice(0, 120)).join(" | ")}`))"""
 
 
-def barriers(page: Page, within: str) -> list[str]:
-    """Serious and critical faults that axe finds within an element, with the first three places."""
+def load_axe(page: Page) -> None:
     if page.evaluate("() => !window.axe"):
         page.evaluate(AXE)
+        page.evaluate(GRAVE_RULES)
+
+
+def barriers(page: Page, within: str) -> list[str]:
+    """Serious and critical faults that axe finds within an element, with the first three places."""
+    load_axe(page)
     # It would fetch the style sheets again, for two rules: one that is off, one that is moderate.
     return page.evaluate(BARRIERS, [within, {"resultTypes": ["violations"], "preload": False}])
 
