@@ -188,6 +188,5 @@ def show_both(
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    # Before sphinx_tippy, at 450, takes figures from the page: a hover preview has both images, too.
-    app.connect("html-page-context", show_both, priority=440)
+    app.connect("html-page-context", show_both)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -243,7 +243,7 @@ class Lightener:
                 name = explorer[1] if explorer else "explorer"
                 if has_explorer and re.search(rf'class="[^"]*\b{name}\b', text):
                     others.append(match[0])
-            elif file.name in APART or "tippy" in file.parts or file.name == "search-data.js":
+            elif file.name in APART or "cards" in file.parts or file.name == "search-data.js":
                 others.append(match[0])
             elif file.name not in (*SUPERFLUOUS, OPTIONS) and (
                 file.name != TABS or "sd-tab-" in text

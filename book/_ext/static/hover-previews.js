@@ -1,6 +1,5 @@
-// Hover previews of links inside the book. sphinx_tippy writes, for each page, which link shows
-// what and calls `tippy(link, {content, onShow, maxWidth})`; this is that function, without the
-// library that would have to come from another site.
+// Hover previews of links inside the book. hover_cards.py writes, for each page, a script with what its
+// links show: `hoverCards.cards`, HTML by address. Links of the classes `hoverCards.bare` show nothing.
 (function () {
   "use strict";
   let open = null;
@@ -25,27 +24,27 @@
     box.style.top = `${top}px`;
   }
 
-  function show(link, props) {
+  function show(link, card) {
     close();
     const box = document.createElement("div");
     box.className = "hover-preview";
     box.id = `hover-preview-${(count += 1)}`;
     box.setAttribute("role", "tooltip");
-    box.style.maxWidth = `min(${props.maxWidth || 500}px, calc(100vw - 16px))`;
-    box.innerHTML = props.content;
+    box.style.maxWidth = "min(500px, calc(100vw - 16px))";
+    box.innerHTML = card;
     for (const part of box.querySelectorAll("[id]")) part.removeAttribute("id");
     document.body.appendChild(box);
     link.setAttribute("aria-describedby", box.id);
     open = { link, box };
     place(link, box);
-    if (props.onShow) props.onShow({ popper: box, reference: link });
+    MathJax.typesetPromise([box]);
     window.setTimeout(() => open && open.box === box && place(link, box), 120);
   }
 
-  window.tippy = function (link, props) {
+  function listen(link, card) {
     let timer = 0;
     const later = () => {
-      timer = window.setTimeout(() => show(link, props), 150);
+      timer = window.setTimeout(() => show(link, card), 150);
     };
     const never = () => {
       window.clearTimeout(timer);
@@ -55,7 +54,15 @@
     link.addEventListener("mouseleave", never);
     link.addEventListener("focus", later);
     link.addEventListener("blur", never);
-  };
+  }
+
+  window.addEventListener("load", () => {
+    const { bare, cards } = window.hoverCards || { bare: [], cards: {} };
+    for (const link of document.querySelectorAll("article.bd-article a[href]")) {
+      const card = cards[link.getAttribute("href")];
+      if (card && !bare.some((name) => link.classList.contains(name))) listen(link, card);
+    }
+  });
 
   document.addEventListener("keydown", (event) => event.key === "Escape" && close());
   document.addEventListener("scroll", close, { passive: true });
