@@ -133,6 +133,7 @@ def serve(connection: Connection) -> None:
         import matplotlib.pyplot  # noqa: F401
         import scipy.stats  # noqa: F401
         import sklearn.datasets  # noqa: F401
+        import torch._dynamo  # noqa: F401  # which the first optimizer imports
         from ipykernel import kernelapp  # noqa: F401
         from transformers import BertForMaskedLM  # noqa: F401
 
