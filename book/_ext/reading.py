@@ -22,7 +22,7 @@ from sphinx.util.docutils import SphinxDirective
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "_tools"))
 from book_layout import Book
-from form import ANY_HEADING, Form, form, sections, text_form
+from form import ANY_HEADING, Form, sections, text_form
 from plain_markdown import number_book, plain_title
 
 READING = "book/reading.yml"
@@ -34,9 +34,10 @@ def measure(app: Sphinx) -> None:
     """Before the first page: every chapter's form, every path as (label, form)."""
     book = Book(Path(app.srcdir))
     index = number_book(book)
-    forms = {page.docname: form(page) for page in book.chapters}
+    parts = {page.docname: list(sections(page)) for page in book.chapters}
+    forms = {docname: sum((part for _, part in each), Form()) for docname, each in parts.items()}
     alone = {number: part for page in book.chapters for number, part in sections(page, ANY_HEADING)}
-    whole = alone | {number: part for page in book.chapters for number, part in sections(page)}
+    whole = alone | {number: part for each in parts.values() for number, part in each}
 
     def measured(label: str, parts: dict[str, Form]) -> tuple[str, Form]:
         at = index.find(label)

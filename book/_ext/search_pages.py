@@ -128,7 +128,6 @@ def write_data(app: Sphinx, exception: Exception | None) -> None:
     ]
     data = json.dumps(pages, ensure_ascii=False, separators=(",", ":"))
     (out / "_static" / "search-data.js").write_text(f"window.searchPages={data};\n", "utf-8")
-    (out / "searchindex.js").unlink(missing_ok=True)
     for name in ("searchtools.js", "language_data.js"):
         (out / "_static" / name).unlink(missing_ok=True)
     page = out / "search.html"
@@ -140,6 +139,13 @@ def write_data(app: Sphinx, exception: Exception | None) -> None:
     page.write_text(text.replace("</head>", f"{scripts}</head>", 1), "utf-8")
 
 
+def leave_words(app: Sphinx) -> None:
+    """Have no index of Sphinx's own search, for which it would stem every word of every page."""
+    app.builder.index_page = lambda *page: None
+    app.builder.dump_search_index = lambda: None
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
+    app.connect("builder-inited", leave_words)
     app.connect("build-finished", write_data, priority=870)  # after light_pages, before the policy
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
