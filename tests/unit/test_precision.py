@@ -16,6 +16,7 @@ import mpt_score
 from mpt_score import MaskedLM
 from mpt_score.networks import precision
 from mpt_score.networks.esm import constant_scale
+from mpt_score.networks.masked_lm import masked_logits
 
 KNOWN = {
     name: family
@@ -47,6 +48,18 @@ def test_every_family_is_near_in_half_precision(name: str, kind: precision.Preci
     error = (half - exact).square().mean().sqrt() / exact.std()
     unit = 2.0 ** -DIGITS[kind]
     assert 0.1 * unit < error < 32 * unit
+
+
+@pytest.mark.parametrize("kind", DIGITS)
+def test_logits_are_rounded_and_their_softmax_is_not(kind: precision.Precision) -> None:
+    """In half precision a log-probability of -3 would be off by up to 2^-DIGITS of it."""
+    model = MaskedLM(tiny(), MASK, precision=kind)
+    found = model.log_tokens(IDS, HIDDEN)[HIDDEN]
+    with torch.no_grad():
+        logits = masked_logits(model.network, IDS.masked_fill(HIDDEN, MASK), HIDDEN)
+    assert logits.dtype == getattr(torch, kind)
+    expected = logits.double().log_softmax(dim=1).gather(1, IDS[HIDDEN][:, None])[:, 0]
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
 
 def test_the_network_that_was_given_stays_as_it_is() -> None:
