@@ -161,6 +161,41 @@ def test_a_curve_says_area_only_where_it_is_one(folder, texts, tmp_path, capsys)
     assert "rows of another run: rates is" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("kind", "lines", "more", "number", "quantile"),
+    [
+        (
+            "pairs",
+            ["the cat sat a dog\ta dog sat the cat"],
+            ("--num-orders", 3),
+            "log_ratio",
+            4.3027,
+        ),
+        (
+            "answers",
+            [json.dumps({"prompt": "the", "options": [" cat sat a dog"]})],
+            ("--num-orders", 3),
+            "log_score",
+            4.3027,
+        ),
+        ("curve", TEXTS, ("--rates", "15,40"), "score", 2.7764),
+    ],
+    ids=["pairs", "answers", "curve"],
+)
+def test_intervals_are_students(
+    folder, tmp_path, capsys, kind: str, lines: list[str], more: tuple, number: str, quantile: float
+) -> None:
+    """Of two degrees of freedom over three orders, of four over five texts."""
+    path = tmp_path / "lines"
+    path.write_text("\n".join(lines))
+    assert call(folder, kind, path, *more) == 0
+    for row in rows(capsys.readouterr().out):
+        reach = quantile * row["standard_error"]
+        assert reach > 0.0
+        ends = [row[number] - reach, row[number] + reach]
+        assert [row["low"], row["high"]] == pytest.approx(ends, abs=1e-3 * reach)
+
+
 def test_one_text_is_said_to_have_the_error_that_it_has(folder, tmp_path, capsys) -> None:
     path = tmp_path / "one.txt"
     path.write_text("the cats sat a dog\n")  # six pieces, 63 masks
