@@ -10,12 +10,6 @@ from urllib.parse import urlsplit
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, ViewportSize
 
-# The article beside it goes: 10,000 elements would be laid out at each change of width.
-ALONE = """shown => {
-  for (let at = shown; at.closest("article > *"); at = at.parentElement)
-    for (const beside of [...at.parentElement.children]) if (beside !== at) beside.remove();
-}"""
-
 # Waits until nothing moves any more. The theme's side bar slides in and out for a quarter of a second
 # when the width changes. On the way from a phone's width to a desk's it has a place in the layout
 # again, far to the left, and pulls the article out of sight with it until it has arrived; colours
@@ -48,6 +42,12 @@ MEASURE_SHIFTS = """() => {
     for (const shift of list.getEntries()) if (!shift.hadRecentInput) window.shifted += shift.value;
   }).observe({ type: "layout-shift", buffered: true });
 }"""
+# What a change of colours can break: the elements, their names and their boxes stay.
+COLOR_RULES = ("color-contrast", "link-in-text-block")
+HURRY = """() => {
+  const wait = window.setTimeout.bind(window);
+  window.setTimeout = (then, pause, ...given) => wait(then, pause / 20, ...given);
+}"""
 THEME = "scheme => { document.documentElement.dataset.theme = scheme }"
 
 AXE = Axe().axe_script
@@ -66,11 +66,20 @@ def load_axe(page: Page) -> None:
         page.evaluate(GRAVE_RULES)
 
 
-def barriers(page: Page, within: str) -> list[str]:
-    """Serious and critical faults that axe finds within an element, with the first three places."""
+def barriers(page: Page, within: str, rules: Sequence[str] = ()) -> list[str]:
+    """Serious and critical faults that axe finds within an element, with the first three places.
+
+    Args:
+        page: The page in Chromium.
+        within: Selector of the element.
+        rules: The rules to try: all, if none is named.
+    """
     load_axe(page)
     # It would fetch the style sheets again, for two rules: one that is off, one that is moderate.
-    return page.evaluate(BARRIERS, [within, {"resultTypes": ["violations"], "preload": False}])
+    options: dict[str, object] = {"resultTypes": ["violations"], "preload": False}
+    if rules:
+        options["runOnly"] = list(rules)
+    return page.evaluate(BARRIERS, [within, options])
 
 
 def change(
@@ -104,6 +113,11 @@ def stand_still(page: Page, seconds: float = 60) -> None:
         playwright.sync_api.Error: when something still moves after ``seconds``; it says what.
     """
     page.evaluate(STANDSTILL, seconds)
+
+
+def hurry(page: Page) -> None:
+    """Let what waits for a time, a step of a walk, come 20 times sooner."""
+    page.evaluate(HURRY)
 
 
 BESIDE = """element => {
@@ -190,7 +204,7 @@ def close_all(visits: Sequence[Visit]) -> None:
     """Close every visit; none of them may have had an error or asked another site."""
     for visit in visits:
         visit.close()
-    assert not [fault for visit in visits for fault in visit.errors + visit.outside]
+    assert [fault for visit in visits for fault in visit.errors + visit.outside] == []
 
 
 def number_in(text: str) -> float:
