@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import yaml
 from chromium import ROOT, SITE
+from lxml import html
 from visits import Visit
 
 pytestmark = pytest.mark.browser
@@ -65,6 +68,8 @@ AMONG_THREE = {
     "probability of a sentence from BERT": "scoring-guide",
     "linear probe": "note-g-features",
 }
+WORDS_OF_THE_FIELD = ["any-order", "pseudo-log-likelihood", "perplexity", "MDLM", "LLaDA"]
+WORDS_OF_THE_FIELD += ["control variate", "composite likelihood", "Shapley", "crossover", "cheat"]
 MEANING = {
     "what is a nat": "term-nat",
     "What's a mask?": "term-mask",
@@ -78,6 +83,8 @@ SAME = [
     ("Besag pseudolikelihood", "Besag pseudo-likelihood"),
     ("auto-regressive", "autoregressive"),
 ]
+THEOREMS = "//*[contains(@class, 'theorem') or contains(@class, 'lemma')]"
+THEOREMS += "/p[contains(@class, 'admonition-title')]"
 RESULTS = "#search-results li > a:first-child"
 ADDRESSES = "all => all.map(a => a.getAttribute('href'))"
 
@@ -95,15 +102,19 @@ def search(browser, address: str):
 
     found.page = page
     yield found
-    errors = visit.errors
     visit.close()
-    assert errors == []
+    assert visit.errors + visit.outside == []
 
 
 @pytest.mark.parametrize("query", FIRST)
 def test_the_page_that_is_about_it_comes_first(search, query: str) -> None:
     found = search(query)
     assert found[0].partition("#")[0] == f"book/{FIRST[query]}.html", found[:5]
+
+
+@pytest.mark.parametrize("query", WORDS_OF_THE_FIELD)
+def test_words_of_the_field_are_found(search, query: str) -> None:
+    assert search(query) != []
 
 
 @pytest.mark.parametrize("query", AMONG_THREE)
@@ -186,6 +197,22 @@ def test_pages_that_moved_are_not_found(search) -> None:
     gone = {f"book/{name}.html" for name, entry in moved.items() if entry["to"] != name}
     found = set(search.page.evaluate("searchPages.map(page => page.address)"))
     assert len(gone) > 10 and len(found) > 30 and not gone & found
+
+
+def test_an_address_asks_for_a_theorem(browser, address: str) -> None:
+    """By a word of its name; the address is what other pages lead to."""
+    where, word = next(
+        (f"book/{chapter.name}", word)
+        for chapter in sorted((SITE / "book").glob("[0-9]*.html"))
+        for title in html.parse(chapter).xpath(THEOREMS)
+        for word in re.findall("[A-Za-z]{5,}", title.text_content().partition("(")[2])
+    )
+    visit = Visit(browser, f"{address}/search.html?q={word}", viewport=DESKTOP)
+    visit.page.wait_for_selector(RESULTS)
+    found = visit.page.eval_on_selector_all("#search-results li a", ADDRESSES)
+    assert any(link.startswith(where) for link in found), (word, found)
+    visit.close()
+    assert visit.errors + visit.outside == []
 
 
 def test_every_page_asks_the_page_of_the_search(browser, address: str) -> None:
