@@ -75,8 +75,8 @@ NARROW = """() => {
     ...boxes.filter(box => box.scrollWidth > box.clientWidth + 1)]
     .map(e => e.textContent.slice(0, 60));
 }"""
-COLUMNS = """() => [2, 3].map(n => getComputedStyle(
-  document.querySelector(`table.questions tbody td:nth-child(${n}) p`), '::before').content)"""
+COLUMNS = """() => [2, 3].map(n => document.querySelector(`.questions tbody td:nth-child(${n}) p`))
+  .map(e => e && getComputedStyle(e, '::before').content)"""
 RANKS = """() => ['h1', 'h2', 'h3'].map(level => document.querySelector(`article ${level}`))
   .filter(Boolean).map(getComputedStyle).map(style => [parseFloat(style.fontSize), +style.fontWeight])"""
 ICONS = """() => [...document.querySelectorAll('i[class*=fa-]')]
@@ -88,7 +88,9 @@ NO_GLYPH = f"""() => ({ICONS})()
 # A network explorer waits until a reader comes near, and is seen to come in its own tests.
 EXPLORERS = ".explorer:not(.network-explorer)"
 # A page's policy, the scripts in attributes, which it would block, and links that hand on the window.
-POLICY = """() => document.querySelector('meta[http-equiv="Content-Security-Policy"]')?.content"""
+POLICY = (
+    """() => document.querySelector('meta[http-equiv="Content-Security-Policy"]')?.content ?? ''"""
+)
 HANDLERS = """() => [...document.querySelectorAll('*')]
   .flatMap(e => [...e.attributes]).filter(each => /^on/.test(each.name)).map(each => each.name)"""
 OPENERS = """() => [...document.querySelectorAll('a[target=_blank]')]
@@ -218,7 +220,8 @@ def test_a_page_is_typeset_offline_fits_a_phone_and_has_no_barrier(
     page.wait_for_function(REACHED)
     faults |= at_a_desk(page)
     visit.close()
-    assert {what: found for what, found in faults.items() if found} == {}
+    told = [f"{what}: {found}" for what, found in faults.items() if found]
+    assert not told, "\n".join(told)
 
 
 EXPLORED = "book/03-mask-rate-curve"

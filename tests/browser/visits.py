@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import re
 from collections.abc import Sequence
 from typing import ClassVar
@@ -36,7 +35,6 @@ STANDSTILL = """async seconds => {
     }
   }
 }"""
-PACKED = ("woff", "woff2", "png", "jpg")  # these are compressed already
 # Run before anything else of a page: `shifted` is its cumulative layout shift so far.
 MEASURE_SHIFTS = """() => {
   window.shifted = 0;
@@ -137,8 +135,7 @@ class Visit:
     """A page with what went wrong while it was shown; nothing of an earlier visit is on it.
 
     A closed visit's page is taken again: scripts that it has compiled once, MathJax most of all,
-    stay compiled, which is half of the time that a chapter takes. A first visit takes no file from
-    an earlier one; the page's layout shift so far is always in ``window.shifted``.
+    stay compiled, which is half of the time that a chapter takes.
     """
 
     idle: ClassVar[dict[tuple, list[Page]]] = {}
@@ -151,7 +148,6 @@ class Visit:
         viewport: ViewportSize,
         color_scheme: str = "light",
         reduced_motion: str = "no-preference",
-        first: bool = False,
         **context: object,
     ) -> None:
         self.host = urlsplit(address).netloc
@@ -162,27 +158,20 @@ class Visit:
         self.page.emulate_media(media="screen", **looks)
         self.outside: list[str] = []
         self.errors: list[str] = []
-        self.finished: list[Request] = []
         self.listeners = {
             "console": self.heard,
             "pageerror": lambda error: self.errors.append(str(error)),
             "request": self.asked,
-            "requestfinished": lambda request: self.finished.append(request),
             "requestfailed": lambda request: self.errors.append(f"failed: {request.url}"),
         }
         for event, listener in self.listeners.items():
             self.page.on(event, listener)
-        self.network = self.page.context.new_cdp_session(self.page) if first else None
-        if self.network:
-            self.network.send("Network.enable")
-            self.network.send("Network.setCacheDisabled", {"cacheDisabled": True})
         self.page.goto(address, wait_until="load")
 
     @staticmethod
     def fresh(browser: Browser, context: dict[str, object]) -> Page:
         page = browser.new_context(**context).new_page()
         page.set_default_timeout(120_000)  # beside busy processes; in quiet a page takes 2 s
-        page.add_init_script(f"({MEASURE_SHIFTS})()")
         page.add_init_script("try { localStorage.clear(); sessionStorage.clear() } catch {}")
         return page
 
@@ -194,16 +183,6 @@ class Visit:
         parts = urlsplit(request.url)
         if parts.netloc != self.host and parts.scheme not in ("data", "blob"):
             self.outside.append(request.url)  # it fails: chromium.py knows no way out
-
-    def cost(self) -> tuple[int, int]:
-        """Bytes, as a server sends them, and requests, until now."""
-        asked = [each for each in self.finished if not each.url.startswith("data:")]
-        weight = 0
-        for request in asked:
-            body = request.response().body()
-            ending = request.url.partition("?")[0].rpartition(".")[2]
-            weight += len(body) if ending in PACKED else len(gzip.compress(body, 6))
-        return weight, len(asked)
 
     def settle(self) -> Page:
         """Wait until every equation is typeset and the page stands still."""
@@ -217,8 +196,6 @@ class Visit:
     def close(self) -> None:
         for event, listener in self.listeners.items():
             self.page.remove_listener(event, listener)
-        if self.network:
-            self.network.detach()
         self.page.goto("about:blank")
         self.waiting.append(self.page)
 
