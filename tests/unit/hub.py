@@ -93,7 +93,9 @@ def local_hub(name: str, revision: str, folder: Path) -> Iterator[tuple[str, lis
     server.daemon_threads = True  # an answer that nobody waits for any more holds up no test
     server.block_on_close = False
     server.handle_error = lambda *_: None  # who has given up hangs up
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    # Who stops it waits for the end of a poll, which takes half a second unless told otherwise.
+    poll = {"poll_interval": 0.01}
+    thread = threading.Thread(target=server.serve_forever, kwargs=poll, daemon=True)
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_address[1]}", asked

@@ -16,7 +16,7 @@ from mpt_lml.verdicts import mean_and_error
 from mpt_score.contrasts import Contrast
 from mpt_score.rows import stream
 
-NUM_SEEDS = 400
+NUM_DRAWS = 400
 S = 3
 # Two items of two conditions, with six tokens each but for the last text, which has seven.
 TEXTS = [[0, 1, 1, 0, 1, 0], [1, 1, 1, 0, 1, 0], [0, 0, 1, 0, 0, 1], [0, 1, 1, 0, 0, 1, 1]]
@@ -27,34 +27,33 @@ WEIGHTS = [1.0, -0.75, 2.0, -0.5]
 TEN = [0, 1, 1, 0, 1, 0, 0, 1, 0, 1]
 
 
-class Model:
-    """Log-odds that depend on every shown token: conditionals of no joint. It knows what it was asked."""
-
-    def __init__(self) -> None:
-        self.masks: dict[tuple[int, ...], set[tuple[bool, ...]]] = {}
-
-    def __call__(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        for row, hidden in zip(ids.tolist(), mask.tolist(), strict=True):
-            self.masks.setdefault(tuple(row), set()).add(tuple(hidden))
-        places = torch.arange(ids.shape[1])
-        shown = torch.where(mask, 0.0, 1.0 + ids)
-        angle = (shown * torch.sin(1.0 + 3 * places)).sum(dim=1, keepdim=True)
-        odds = 0.5 * places.sin() + 1.5 * torch.sin(3 * angle + 2 * places)
-        log_odds = odds.double()
-        return torch.nn.functional.logsigmoid(torch.stack([-log_odds, log_odds], dim=-1))
+def model(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Log-odds that depend on every shown token: conditionals of no joint."""
+    places = torch.arange(ids.shape[1])
+    shown = torch.where(mask, 0.0, 1.0 + ids)
+    angle = (shown * torch.sin(1.0 + 3 * places)).sum(dim=1, keepdim=True)
+    odds = 0.5 * places.sin() + 1.5 * torch.sin(3 * angle + 2 * places)
+    log_odds = odds.double()
+    return torch.nn.functional.logsigmoid(torch.stack([-log_odds, log_odds], dim=-1))
 
 
-SCORER = mpt_score.load(Model())
+SCORER = mpt_score.load(model)
 
 
 def masks_seen(texts: list[list[int]], **settings: Any) -> list[set[tuple[bool, ...]]]:
     """Of each text the masks that it was asked under."""
-    model = Model()
-    scorer = mpt_score.load(model)
+    masks: dict[tuple[int, ...], set[tuple[bool, ...]]] = {}
+
+    def watched(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        for row, hidden in zip(ids.tolist(), mask.tolist(), strict=True):
+            masks.setdefault(tuple(row), set()).add(tuple(hidden))
+        return model(ids, mask)
+
+    scorer = mpt_score.load(watched)
     mpt_score.sentences(scorer, [[0, 1, 0]], num_masks=1)  # a function is tried once
-    model.masks.clear()
+    masks.clear()
     mpt_score.sentences(scorer, texts, **settings)
-    return [model.masks[tuple(text)] for text in texts]
+    return [masks[tuple(text)] for text in texts]
 
 
 class TestSharedOrders:
@@ -91,17 +90,15 @@ class TestSharedOrders:
     ) -> None:
         """Rows of 5 and 5 tokens beside 5, 5 and 1 or 6 and 5: one is the same, its orders are not.
 
-        Over 200 seeds a correlation of 0 has a standard deviation of 1/√200."""
+        Over 200 items a correlation of 0 has a standard deviation of 1/√200."""
         settings = dict(cut)
-        scorer = mpt_score.load(Model(), max_length=settings.pop("max_length", None))
-        scores = []
-        for seed in range(200):
-            found = mpt_score.sentences(
-                scorer, [TEN, longer], items=["a", "a"], num_orders=2, seed=seed, **settings
-            )
-            assert found.same_orders is not None and found.same_orders.tolist() == [0, 1]
-            scores.append(found.log_score)
-        correlation = torch.stack(scores).T.corrcoef()[0, 1]
+        scorer = mpt_score.load(model, max_length=settings.pop("max_length", None))
+        items = [number // 2 for number in range(400)]
+        found = mpt_score.sentences(
+            scorer, [TEN, longer] * 200, items=items, num_orders=2, **settings
+        )
+        assert found.same_orders is not None and found.same_orders.tolist() == list(range(400))
+        correlation = found.log_score.view(200, 2).T.corrcoef()[0, 1]
         assert abs(correlation) < 5 / math.sqrt(200)
 
     def test_noise_that_conditions_have_in_common_cancels(self) -> None:
@@ -110,7 +107,7 @@ class TestSharedOrders:
         def blind(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
             seen = ids.clone()
             seen[:, 0] = 0
-            answers = Model()(seen, mask)
+            answers = model(seen, mask)
             answers[:, 0] = torch.tensor([0.25, 0.75], dtype=torch.float64).log()
             return answers
 
@@ -131,7 +128,7 @@ def log_p_along(text: list[int], item: str) -> torch.Tensor:
     for rank in sample_ranks(S, len(text), generator=source):
         total = 0.0
         for place in rank.argsort(descending=True).tolist():  # the highest is shown first
-            answers = Model()(ids, rank[None] <= rank[place])
+            answers = model(ids, rank[None] <= rank[place])
             total += answers[0, place, text[place]].item()
         totals.append(total)
     return torch.tensor(totals, dtype=torch.float64)
@@ -210,28 +207,33 @@ def test_a_contrast_of_words_is_that_of_their_tokens() -> None:
 
 @pytest.mark.parametrize("settings", [{}, {"max_length": 6}, {"block_length": 5}], ids=str)
 def test_contrasts_are_unbiased_and_their_errors_honest(settings: dict[str, int]) -> None:
-    """Over 400 seeds: the mean within five errors of what all orders give, and so is the mean of
+    """Of 400 draws: the mean within five errors of what all orders give, and so is the mean of
     order_error² less the squared distance from it. Windows have five or six tokens, blocks five, or
     one that is left."""
     settings = dict(settings)
-    scorer = mpt_score.load(Model(), max_length=settings.pop("max_length", None))
+    max_length = settings.pop("max_length", None)
+    scorer = mpt_score.load(model, max_length=max_length, max_tokens=2**15)
     long = [text + text[:4] for text in TEXTS]
     exact = mpt_score.sentences(scorer, long, num_orders=210, items=ITEMS, **settings)
     assert not exact.standard_error.any()
     truth = exact.contrast(WEIGHTS).value
-    found = []
-    for seed in range(NUM_SEEDS):
-        scores = mpt_score.sentences(scorer, long, items=ITEMS, num_orders=S, seed=seed, **settings)
-        found.append(scores.contrast(WEIGHTS))
-    off = torch.stack([each.value for each in found]) - truth
-    variance = torch.stack([each.order_error for each in found]).square()
+    # Items of other names have draws of their own: in one call these are so many pairs of items.
+    items = [f"{number}{item}" for number in range(NUM_DRAWS) for item in ITEMS]
+    found = mpt_score.sentences(scorer, long * NUM_DRAWS, items=items, num_orders=S, **settings)
+    contrast = found.contrast(WEIGHTS * NUM_DRAWS)
+    off = contrast.value.view(NUM_DRAWS, 2) - truth
+    variance = contrast.order_error.view(NUM_DRAWS, 2).square()
     assert variance.isfinite().all()
     for values in (off, variance - off.square()):
         mean, error = mean_and_error(values)
         assert (mean.abs() < 5 * error).all()
     # The mean of the two items, whose orders are independent.
-    stated = torch.tensor([each.mean_of_these().standard_error for each in found])
-    off_of_mean = torch.tensor([float(each.mean_of_these()) for each in found]) - truth.mean()
+    means = [
+        Contrast(("a", "b"), value, error, contrast.unit).mean_of_these()
+        for value, error in zip(contrast.value.split(2), contrast.order_error.split(2), strict=True)
+    ]
+    stated = torch.tensor([each.standard_error for each in means])
+    off_of_mean = torch.tensor([float(each) for each in means]) - truth.mean()
     mean, error = mean_and_error(stated.square() - off_of_mean.square())
     assert abs(mean) < 5 * error
 
@@ -320,7 +322,7 @@ class TestErrorsThatAreNotKnown:
 def without_answers(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """Has no probability for texts that begin with 1, 1, 1."""
     is_bad = (ids[:, :3] == 1).all(dim=1) & (ids.shape[1] == 6)
-    return Model()(ids, mask).masked_fill(is_bad[:, None, None], math.nan)
+    return model(ids, mask).masked_fill(is_bad[:, None, None], math.nan)
 
 
 @pytest.mark.bad_input
