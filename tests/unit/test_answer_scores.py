@@ -87,15 +87,20 @@ class TestInconsistentConditionals:
         assert found.standard_error.max() < 1e-12
 
     def test_drawn_orders_have_the_mean_of_all_and_say_their_error(self) -> None:
+        """After 400 prompts whose first tokens say nothing: each has orders of its own."""
         model, options = self.model(), [[1, 0, 1, 1], [0, 1, 1, 0]]
-        scorer = mpt_score.load(model.log_values)
-        exact = mpt_score.answers(scorer, [[1]], [options])
-        found = [
-            mpt_score.answers(scorer, [[1]], [options], num_orders=3, seed=seed)
-            for seed in range(400)
-        ]
+
+        def of_last_five(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            values = torch.full((*ids.shape, 2), 0.5, dtype=torch.float64).log()
+            values[:, -5:] = model.log_values(ids[:, -5:], mask[:, -5:])
+            return values
+
+        scorer = mpt_score.load(of_last_five)
+        prompts = [[*head, 1] for head in points(9, 2)[:400].tolist()]
+        exact = mpt_score.answers(scorer, prompts[:1], [options])
+        found = mpt_score.answers(scorer, prompts, [options] * 400, num_orders=3)
         values = {
-            name: torch.cat([getattr(each, name) for each in found])
+            name: getattr(found, name)
             for name in ("log_score", "difference", "standard_error", "difference_error")
         }
         for name in ("log_score", "difference"):

@@ -289,6 +289,7 @@ class DeafHub:
 def deaf(cache: Path, monkeypatch) -> Iterator[DeafHub]:
     """A hub that answers nobody, and a client that is soon out of patience."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_ETAG_TIMEOUT", 0.2)
+    monkeypatch.setattr(hub, "HUB_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"http://127.0.0.1:{server.getsockname()[1]}"
         point_to(address, monkeypatch)

@@ -553,19 +553,20 @@ def test_rows_of_ids_come_in_any_usual_form(rows: Any) -> None:
         width = ids.shape[1]
         return HMM.cyclic(num_features=width).log_values(ids, mask)
 
-    found = mpt_score.sentences(log_q, rows).log_score
+    model = mpt_score.load(log_q)
+    found = mpt_score.sentences(model, rows).log_score
     assert found[0] == pytest.approx(language.log_marginal(torch.tensor(ROWS[:1])).item())
-    assert torch.equal(found, mpt_score.sentences(log_q, ROWS).log_score)
-    assert torch.equal(mpt_score.surprisals(log_q, rows).text.bincount(), torch.tensor([3, 5]))
-    swapped = mpt_score.pairs(log_q, rows, [[0, 2, 2], [2, 1, 0, 2, 2]]).log_ratio
+    assert torch.equal(found, mpt_score.sentences(model, ROWS).log_score)
+    assert torch.equal(mpt_score.surprisals(model, rows).text.bincount(), torch.tensor([3, 5]))
+    swapped = mpt_score.pairs(model, rows, [[0, 2, 2], [2, 1, 0, 2, 2]]).log_ratio
     assert torch.equal(
-        swapped, mpt_score.pairs(log_q, ROWS, [[0, 2, 2], [2, 1, 0, 2, 2]]).log_ratio
+        swapped, mpt_score.pairs(model, ROWS, [[0, 2, 2], [2, 1, 0, 2, 2]]).log_ratio
     )
     options = [[row, [0] * len(row)] for row in rows]
-    answers = mpt_score.answers(log_q, rows, options).log_score
+    answers = mpt_score.answers(model, rows, options).log_score
     assert torch.equal(
         answers,
-        mpt_score.answers(log_q, ROWS, [[row, [0] * len(row)] for row in ROWS]).log_score,
+        mpt_score.answers(model, ROWS, [[row, [0] * len(row)] for row in ROWS]).log_score,
     )
 
 

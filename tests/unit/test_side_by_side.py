@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -381,6 +382,11 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Iterator[OtherDevice]:
         yield other
 
 
+@functools.cache
+def trained_on_the_cpu() -> tuple[list[Tensor], Tensor]:
+    return trained_on("cpu")
+
+
 def trained_on(device: torch.device | str) -> tuple[list[Tensor], Tensor]:
     """Weights of two networks after seven steps, and the losses."""
     models = [SymbolBERT(12, 6, 8, seed=seed).to(device) for seed in (4, 44)]
@@ -406,7 +412,7 @@ def test_a_recorded_step_trains_the_same(
 ) -> None:
     """With new sequences in every replay, and without a wait but for one in each block of draws."""
     monkeypatch.setattr(side_by_side, "STEPS_AT_ONCE", steps_at_once)
-    wanted, losses = trained_on("cpu")
+    wanted, losses = trained_on_the_cpu()
     replays = []
     replay = StandInGraph.replay
     monkeypatch.setattr(StandInGraph, "replay", lambda self: replays.append(replay(self)))
@@ -438,7 +444,7 @@ def test_where_nothing_can_be_recorded_the_steps_are_taken_one_by_one(
     found, losses = trained_on(card.device)
     assert "no CUDA graph here (operation not permitted" in caplog.text
     monkeypatch.setattr(Tensor, "mean", mean)
-    wanted, expected = trained_on("cpu")
+    wanted, expected = trained_on_the_cpu()
     torch.testing.assert_close(losses, expected)
     for one, each in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, each, atol=1e-5, rtol=0)

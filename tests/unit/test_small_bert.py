@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -27,6 +28,12 @@ from mpt_score.trainings.small_bert import (
 )
 
 FEW = replace(TINY, num_steps=8, watch_every=3)
+
+
+@functools.cache
+def few_steps() -> small_bert.TrainedBert:
+    """Trained once for all tests, which only look at it."""
+    return train_small_bert(FEW)
 
 
 def stopping(after: int):
@@ -120,7 +127,7 @@ def test_tiny_learns_which_pieces_are_frequent() -> None:
 
 
 def test_an_interrupt_returns_what_was_trained() -> None:
-    whole = train_small_bert(FEW)
+    whole = few_steps()
     part = train_small_bert(FEW, progress=stopping(5))
     assert part.num_steps == 5 and whole.watched[:, 0].tolist() == [0, 3, 6, 8]
     assert part.watched[:, 0].tolist() == [0, 3, 5]
@@ -158,7 +165,7 @@ class TestOnAGpu:
     ) -> None:
         found = train_small_bert(FEW, device="cuda")
         other.__exit__(None, None, None)
-        expected = train_small_bert(FEW)
+        expected = few_steps()
         other.__enter__()
         torch.testing.assert_close(found.watched, expected.watched, rtol=0, atol=1e-4)
         assert "steps are taken one by one: no CUDA graph" in caplog.text
@@ -184,7 +191,7 @@ class TestOnAGpu:
         monkeypatch.setattr(gradients.Recorded, "record", record)
         found = train_small_bert(FEW, device="cuda")
         other.__exit__(None, None, None)
-        expected = train_small_bert(FEW)
+        expected = few_steps()
         other.__enter__()
         torch.testing.assert_close(found.watched, expected.watched, rtol=0, atol=1e-4)
         assert len(set(recorded)) == len(recorded) > 1

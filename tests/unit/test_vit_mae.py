@@ -237,10 +237,13 @@ def test_the_fitted_curve_has_the_variances_of_other_images(sizes: tuple[int, ..
     assert curve.standard_error.isnan().all()  # one mask an image and size
 
 
+def model_of(net) -> ViTMAE:
+    variance = torch.arange(1.0, 17.0) / 16
+    return ViTMAE(net, variance, pixel_mean=0.3, pixel_scale=torch.tensor(0.4))
+
+
 def answers(model: ViTMAE, x: torch.Tensor, mask: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Of every method that says something of images; of masks drawn from one generator."""
-    g = generator(9)
-    drawn, residual = next(model.residuals(x, generator=g, sizes=[3]))
+    """Of every method that takes images and masks."""
     return {
         "patches": model.patches(x),
         "predict": model.predict(x, mask),
@@ -248,6 +251,14 @@ def answers(model: ViTMAE, x: torch.Tensor, mask: torch.Tensor) -> dict[str, tor
         "log_each": model.log_each(x, mask),
         "log_conditional": model.log_conditional(x, mask),
         "mean_log_conditional": model.mean_log_conditional(x, mask),
+    }
+
+
+def answers_by_draws(model: ViTMAE, x: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Of every method that draws its masks, from one generator."""
+    g = generator(9)
+    drawn, residual = next(model.residuals(x, generator=g, sizes=[3]))
+    return {
         "drawn": drawn,
         "residual": residual,
         "squared_error": model.squared_error(x, generator=g, sizes=[2, 5]),
@@ -263,19 +274,34 @@ def test_answers_are_where_the_images_are(
 ) -> None:
     """Wherever the mask is; the network has moved after the model was made."""
     net = network()
-    model = ViTMAE(net, torch.arange(1.0, 17.0) / 16, pixel_mean=0.3, pixel_scale=torch.tensor(0.4))
+    model = model_of(net)
     x = images(5).float()
     mask = masks.sample_masks(5, 16, masks.UniformSize(), generator=generator(1))
     wanted = answers(model, x, mask)
+    with OtherDevice(torch.device(kind, 0)) as other:
+        net.to(other.device)
+        place = other.device if images_are_there else torch.device("cpu")
+        if mask_is_there:
+            mask = mask.to(other.device)
+        for name, found in answers(model, x.to(place), mask).items():
+            assert found.device == place, name
+            torch.testing.assert_close(found.cpu(), wanted[name])
+
+
+@pytest.mark.parametrize("images_are_there", [False, True])
+@pytest.mark.parametrize("kind", ["cuda", "mps"])
+def test_answers_of_drawn_masks_are_where_the_images_are(kind: str, images_are_there: bool) -> None:
+    net = network()
+    model = model_of(net)
+    x = images(5).float()
+    wanted = answers_by_draws(model, x)
     score = model.fitted_curve(x, x, generator=generator(2), sizes=[3, 9]).score
     variance = ViTMAE.fit_variance(net, x, generator=generator(2), per="size").variance
     with OtherDevice(torch.device(kind, 0)) as other:
         net.to(other.device)
         place = other.device if images_are_there else torch.device("cpu")
         x = x.to(place)
-        if mask_is_there:
-            mask = mask.to(other.device)
-        for name, found in answers(model, x, mask).items():
+        for name, found in answers_by_draws(model, x).items():
             assert found.device == place, name
             torch.testing.assert_close(found.cpu(), wanted[name])
         curve = model.fitted_curve(x, x, generator=generator(2), sizes=[3, 9])
