@@ -8,8 +8,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from playwright.sync_api import Browser, sync_playwright
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 ROOT = Path(__file__).resolve().parents[2]
 SITE = ROOT / "_build" / "html"
@@ -46,7 +48,9 @@ def served(folder: Path) -> Iterator[str]:
 
 
 @contextmanager
-def browser() -> Iterator[Browser]:
+def browser() -> Iterator["Browser"]:
+    from playwright.sync_api import sync_playwright  # installed where there is a Chromium
+
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path=executable(), args=ARGUMENTS.split())
         with started as opened:
