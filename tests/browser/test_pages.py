@@ -165,7 +165,7 @@ def on_a_phone(visit: Visit, docname: str) -> dict[str, object]:
     """What is wrong with a page as it is loaded on a phone."""
     page = visit.settle()
     for explorer in page.locator(EXPLORERS).all():
-        explorer.and_(page.locator("[data-ready=true]")).wait_for()
+        explorer.and_(page.locator("[data-ready=true]")).wait_for(timeout=30_000)
     overflow = page.evaluate(OVERFLOW)
     faults = {
         "asked of other sites": visit.outside,
@@ -216,7 +216,8 @@ def test_a_page_is_typeset_offline_fits_a_phone_and_has_no_barrier(
     if docname in PRINTED:
         change(page, viewport=A4, media="print")
         faults["code cut on paper"] = page.evaluate(CUT_CODE)
-    change(page, viewport=DESKTOP, media="screen")
+        change(page, media="screen")
+    change(page, viewport=DESKTOP)
     page.wait_for_function(REACHED)
     faults |= at_a_desk(page)
     visit.close()

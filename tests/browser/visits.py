@@ -204,7 +204,8 @@ def close_all(visits: Sequence[Visit]) -> None:
     """Close every visit; none of them may have had an error or asked another site."""
     for visit in visits:
         visit.close()
-    assert [fault for visit in visits for fault in visit.errors + visit.outside] == []
+    faults = [fault for visit in visits for fault in visit.errors + visit.outside]
+    assert not faults, "\n".join(faults)
 
 
 def number_in(text: str) -> float:
