@@ -154,11 +154,23 @@ def broken_links(path: Path) -> list[str]:
     return faults
 
 
+UNREAD = frozenset({"pre", "code", "script", "style"})
+
+
+def read_texts(element: html.HtmlElement) -> Iterator[str]:
+    """The texts of an element outside code and formulas."""
+    if element.tag in UNREAD or "math" in element.get("class", "").split():
+        return
+    yield element.text or ""
+    for part in element:
+        if isinstance(part.tag, str):  # no comment
+            yield from read_texts(part)
+        yield part.tail or ""
+
+
 def raw_roles(path: Path) -> list[str]:
     """MyST that the build left as text, outside code."""
-    unread = "ancestor::pre or ancestor::code or ancestor::script or ancestor::style"
-    unread += f" or ancestor::*[{of_class('math')}]"
-    text = " ".join(page(path).xpath(f"//text()[not({unread})]"))
+    text = " ".join(read_texts(page(path)))
     return re.findall(r"\{(?:prf|eq|cite|ref|numref|doc|glue|term)[\w:]*\}|`{3,}|:label:", text)
 
 

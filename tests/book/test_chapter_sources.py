@@ -120,6 +120,10 @@ def depends(book: Book) -> dict[str, set[str]]:
     return {page.name: set(sources.hashes(page)) for page in book.chapters}
 
 
+BOOK = pytest.mark.xdist_group("chapter sources")  # they are read once, by one worker
+
+
+@BOOK
 @pytest.mark.parametrize(
     ("path", "written"),
     [
@@ -144,6 +148,7 @@ def test_a_chapter_depends_on_a_file_if_its_cells_use_it(
     assert [name for name, files in depends.items() if path in files] == users
 
 
+@BOOK
 def test_nearly_every_chapter_depends_on_the_masks_and_none_on_the_command(
     depends: dict[str, set[str]],
 ) -> None:
@@ -151,5 +156,6 @@ def test_nearly_every_chapter_depends_on_the_masks_and_none_on_the_command(
     assert not any("src/mpt_score/command.py" in files for files in depends.values())
 
 
+@BOOK
 def test_the_weights_of_a_loaded_network_count(depends: dict[str, set[str]]) -> None:
     assert "book/results/known_language.safetensors" in depends["11-known-language"]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
-
-import pytest
 
 BOOK = Path(__file__).resolve().parents[2] / "book"
 REPORTS = BOOK / "reports"
@@ -16,18 +15,37 @@ LINK = re.compile(r"/blob/main/book/reports/([\w-]+\.md)\)")
 LETTERS = sorted(path.name for path in REPORTS.glob("*.md") if path.name != "README.md")
 
 
-def run(source: str) -> str:
-    """What a reader sees who copies the example into a file of its own."""
-    command = [sys.executable, "-c", source]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+# What readers see who copy each example into a file of its own. They run one after the other in one
+# new interpreter, which imports torch once.
+RUNNER = """
+import contextlib, io, json, sys
+printed = []
+for source in json.load(sys.stdin):
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        exec(source, {"__name__": "__main__"})
+    printed.append(out.getvalue())
+json.dump(printed, sys.stdout)
+"""
 
 
-@pytest.mark.parametrize("letter", LETTERS)
-def test_the_examples_of_a_letter_print_what_it_says(letter: str) -> None:
-    examples = EXAMPLE.findall((REPORTS / letter).read_text(encoding="utf-8"))
-    assert examples
-    for source, printed in examples:
-        assert run(source) == printed
+def run(sources: list[str]) -> list[str]:
+    command = [sys.executable, "-c", RUNNER]
+    done = subprocess.run(
+        command, input=json.dumps(sources), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_the_examples_of_the_letters_print_what_they_say() -> None:
+    examples = []
+    for letter in LETTERS:
+        found = EXAMPLE.findall((REPORTS / letter).read_text(encoding="utf-8"))
+        assert found, letter
+        examples += [(letter, source, printed) for source, printed in found]
+    outputs = run([source for _, source, _ in examples])
+    for (letter, _, printed), output in zip(examples, outputs, strict=True):
+        assert output == printed, letter
 
 
 def test_the_chapter_and_the_list_lead_to_every_letter() -> None:
