@@ -20,19 +20,18 @@ LETTERS = sorted(path.name for path in REPORTS.glob("*.md") if path.name != "REA
 RUNNER = """
 import contextlib, io, json, sys
 printed = []
-for source in json.load(sys.stdin):
+for letter, source in json.load(sys.stdin):
     with contextlib.redirect_stdout(io.StringIO()) as out:
-        exec(source, {"__name__": "__main__"})
+        exec(compile(source, letter, "exec"), {"__name__": "__main__"})
     printed.append(out.getvalue())
 json.dump(printed, sys.stdout)
 """
 
 
-def run(sources: list[str]) -> list[str]:
-    command = [sys.executable, "-c", RUNNER]
-    done = subprocess.run(
-        command, input=json.dumps(sources), capture_output=True, text=True, check=False
-    )
+def run(examples: list[tuple[str, str]]) -> list[str]:
+    """What each example prints; one that fails is told with its letter."""
+    command, given = [sys.executable, "-c", RUNNER], json.dumps(examples)
+    done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -43,7 +42,7 @@ def test_the_examples_of_the_letters_print_what_they_say() -> None:
         found = EXAMPLE.findall((REPORTS / letter).read_text(encoding="utf-8"))
         assert found, letter
         examples += [(letter, source, printed) for source, printed in found]
-    outputs = run([source for _, source, _ in examples])
+    outputs = run([(letter, source) for letter, source, _ in examples])
     for (letter, _, printed), output in zip(examples, outputs, strict=True):
         assert output == printed, letter
 
