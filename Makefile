@@ -106,6 +106,8 @@ AGAIN ?= $(shell ls book/[0-9]*.ipynb | awk 'NR % 2 == $(COMMITS) % 2' | sort -r
 NOTEBOOKS ?= $(shell ls -r book/*.ipynb)
 # Without ipywidgets, which nothing here needs, tqdm warns on being imported in a notebook.
 nbval: export PYTHONWARNINGS := ignore:IProgress not found
+# A progress bar goes to stderr, and the stored notebooks have none of that.
+nbval: export TQDM_DISABLE := 1
 nbval: $(STAMP) ## re-execute every committed notebook and compare with its stored outputs
 	$(PYTEST) --dist loadscope -p no:cacheprovider --nbval --nbval-kernel-name python3 --nbval-cell-timeout 300 $(NOTEBOOKS)
 
