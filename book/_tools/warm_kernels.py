@@ -59,8 +59,9 @@ class Template:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.connection.close()  # which the process sees
+        self.process.terminate()
         self.process.wait()
+        self.connection.close()
 
 
 class Fork:
