@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,15 @@ def test_a_stopped_command_says_what_is_left(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().err == "tool: stopped; all of it is in DIR\n"
 
 
+@pytest.fixture
+def heeds_interrupts() -> Iterator[None]:
+    """Also where the tests run in the background, whose processes ignore SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heeds_interrupts")
 def test_both_signals_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     before = signal.getsignal(signal.SIGTERM)
     for number in (signal.SIGINT, signal.SIGTERM):
