@@ -92,19 +92,21 @@ def places(article: html.HtmlElement) -> Iterator[tuple[str, html.HtmlElement]]:
 
 
 def cards_of(
-    name: str, article: html.HtmlElement, found: dict[str, dict[str, html.HtmlElement]]
+    name: str, article: html.HtmlElement, places_of: dict[str, dict[str, html.HtmlElement]]
 ) -> dict[str, str]:
-    """The cards of a page's links, by address; ``found`` has the places of every page."""
+    """The cards of a page's links, by address; ``places_of`` has those of every page."""
     cards = {}
     for link in article.iterfind(".//a[@href]"):
         address = link.get("href")
         page, _, anchor = address.partition("#")
         # All pages stand in one folder, so that addresses inside a card hold on any of them.
         beside = posixpath.join(posixpath.dirname(name), page.removesuffix(".html"))
-        element = found.get(beside if page else name, {}).get(anchor)
-        said = None if element is None or BARE & classes(link) else card(element)
-        if said is not None:
-            cards[address] = said
+        element = places_of.get(beside if page else name, {}).get(anchor)
+        if element is None or BARE & classes(link):
+            continue
+        shown = card(element)
+        if shown is not None:
+            cards[address] = shown
     return cards
 
 
@@ -116,15 +118,15 @@ def write_cards(app: Sphinx, exception: Exception | None) -> None:
         text = Path(app.outdir, f"{name}.html").read_bytes()
         page = html.document_fromstring(text, parser=html.HTMLParser(encoding="utf-8"))
         (articles[name],) = page.find_class("bd-article")
-    found = {name: dict(places(article)) for name, article in articles.items()}
+    places_of = {name: dict(places(article)) for name, article in articles.items()}
     for name, article in articles.items():
-        cards = {"bare": sorted(BARE), "cards": cards_of(name, article, found)}
-        said = json.dumps(cards, ensure_ascii=False, separators=(",", ":"))
-        digest = hashlib.sha256(said.encode()).hexdigest()[:12]
+        cards = {"bare": sorted(BARE), "cards": cards_of(name, article, places_of)}
+        content = json.dumps(cards, ensure_ascii=False, separators=(",", ":"))
+        digest = hashlib.sha256(content.encode()).hexdigest()[:12]
         place = f"_static/cards/{name}-{digest}.js"
         script = Path(app.outdir, place)
         script.parent.mkdir(parents=True, exist_ok=True)
-        script.write_text(f"window.hoverCards={said};\n", encoding="utf-8")
+        script.write_text(f"window.hoverCards={content};\n", encoding="utf-8")
         page = Path(app.outdir, f"{name}.html")
         address = posixpath.relpath(place, posixpath.dirname(name))
         tag = f'<script defer src="{address}"></script>\n  </head>'
