@@ -7,17 +7,19 @@ import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from first_steps import START_OF_ONE_CYCLE, after_adamw, clipped_to
 from other_device import OtherDevice
 
 from experiments.experiment import RunContext
 from experiments.small_bert import SmallBert
 from mpt_lml.files import CheckpointMismatchError, read_json
 from mpt_score import networks, texts
-from mpt_score.trainings import gradients, small_bert
+from mpt_score.trainings import small_bert
 from mpt_score.trainings.small_bert import (
     FULL,
     SPECIAL_TOKENS,
@@ -149,88 +151,57 @@ def test_a_width_is_a_multiple_of_that_of_a_head() -> None:
         SmallBertSettings(width=33)
 
 
-class TestOnAGpu:
-    """Which is emulated: no CUDA graph can be recorded on it, or one that is a stand-in."""
-
-    @pytest.fixture
-    def other(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[OtherDevice]:
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-        monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *device: (8, 0))
-        with OtherDevice() as other:
-            yield other
-
-    def test_without_a_graph_steps_are_taken_one_by_one(
-        self, other: OtherDevice, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        found = train_small_bert(FEW, device="cuda")
-        other.__exit__(None, None, None)
-        expected = few_steps()
-        other.__enter__()
-        torch.testing.assert_close(found.watched, expected.watched, rtol=0, atol=1e-4)
-        assert "steps are taken one by one: no CUDA graph" in caplog.text
-
-    def test_each_shape_has_a_graph(self, other: OtherDevice, monkeypatch) -> None:
-        recorded = []
-
-        class Graph:
-            def __init__(self, steps: Any, rows: torch.Tensor, mask: torch.Tensor) -> None:
-                self.steps = steps
-                self.rows = rows.clone()
-                self.mask = mask.clone()
-                self.loss = torch.zeros_like(rows[0, 0], dtype=torch.float32)
-                recorded.append(rows.shape)
-
-            def replay(self) -> None:
-                self.loss.copy_(self.steps.anew(self.rows, self.mask))
-
-        def record(steps: Any, rows: torch.Tensor, mask: torch.Tensor) -> tuple:
-            graph = Graph(steps, rows, mask)
-            return graph, graph.rows, graph.mask, graph.loss
-
-        monkeypatch.setattr(gradients.Recorded, "record", record)
-        found = train_small_bert(FEW, device="cuda")
-        other.__exit__(None, None, None)
-        expected = few_steps()
-        other.__enter__()
-        torch.testing.assert_close(found.watched, expected.watched, rtol=0, atol=1e-4)
-        assert len(set(recorded)) == len(recorded) > 1
-
-    def test_the_loop_does_not_wait(self, other: OtherDevice) -> None:
-        """Only for what is watched, however many steps lie between."""
-        waits = []
-        for num_steps in (4, 12):
-            other.waits.clear()
-            train_small_bert(replace(FEW, num_steps=num_steps, watch_every=20), device="cuda")
-            # torch groups the gradients by device where the emulator cannot see it.
-            del other.waits["to"]
-            waits.append(dict(other.waits))
-        assert waits[0] == waits[1]
+def test_another_device_trains_the_same_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = few_steps().watched
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *device: (8, 0))
+    with OtherDevice():
+        watched = train_small_bert(FEW, device="cuda").watched
+    torch.testing.assert_close(watched, expected, rtol=0, atol=1e-4)
 
 
-def test_logits_of_all_places_give_the_same_score() -> None:
+def three_rows() -> tuple[Any, torch.Tensor, torch.Tensor]:
+    """A network, rows of six pieces between their ends, and masks of one, three and all of them."""
     network = networks.small_masked_lm(20, width=32, num_layers=1, seed=1)
     rows = torch.randint(5, 20, (3, 8), generator=torch.Generator().manual_seed(2))
     mask = torch.arange(6) < torch.tensor([[1], [3], [6]])
+    return network, rows, mask
+
+
+def literal_score(network: Any, rows: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Mean over rows of the mean over their hidden pieces of log p, row by row."""
     scores = []
-    for score in (small_bert.mean_score, small_bert.mean_score_everywhere):
-        network.zero_grad()
-        value = score(network, rows, mask, 4)
-        value.backward()
-        scores.append([value, *(weight.grad for weight in network.parameters())])
-    torch.testing.assert_close(scores[0], scores[1])
+    for row, hidden in zip(rows, mask, strict=True):
+        places = 1 + hidden.nonzero()[:, 0]  # behind [CLS]
+        shown = row.clone()
+        shown[places] = 4
+        log_p = network(input_ids=shown[None]).logits[0].log_softmax(dim=1)
+        scores.append(log_p[places, row[places]].mean())
+    return torch.stack(scores).mean()
 
 
-def test_every_row_weighs_alike_however_much_of_it_is_hidden() -> None:
-    network = networks.small_masked_lm(20, width=32, num_layers=1, seed=1)
-    rows = torch.randint(5, 20, (3, 8), generator=torch.Generator().manual_seed(2))
-    mask = torch.arange(6) < torch.tensor([[1], [3], [6]])
+def test_the_score_is_the_literal_one() -> None:
+    network, rows, mask = three_rows()
     with torch.no_grad():
-        together = small_bert.mean_score(network, rows, mask, 4)
-        alone = [
-            small_bert.mean_score(network, rows[k : k + 1], mask[k : k + 1], 4) for k in range(3)
-        ]
-    torch.testing.assert_close(together, torch.stack(alone).mean())
+        expected = literal_score(network, rows, mask)
+        torch.testing.assert_close(small_bert.mean_score(network, rows, mask, 4), expected)
+
+
+def test_a_step_is_one_of_adamw_on_minus_the_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, rows, mask = three_rows()
+    before = [weight.detach().clone() for weight in network.parameters()]
+    (-literal_score(network, rows, mask)).backward()
+    gradients = clipped_to(1.0, [weight.grad for weight in network.parameters()])
+    rate = 3e-3 * START_OF_ONE_CYCLE
+
+    text = SimpleNamespace(mask_token=4, held_out=rows)
+    monkeypatch.setattr(small_bert, "_draw", lambda text, steps, *_: [(rows, mask)] * len(steps))
+    small_bert.train(network, text, replace(FEW, num_steps=100), progress=stopping(1))
+    for weight, old, gradient in zip(network.parameters(), before, gradients, strict=True):
+        expected = after_adamw(old, gradient, rate)
+        is_clear = gradient.abs() > 1e-6  # elsewhere rounding decides how far a step goes
+        torch.testing.assert_close(weight[is_clear], expected[is_clear], rtol=0, atol=1e-6)
 
 
 def test_half_of_the_masks_are_small_and_sizes_are_spread_evenly() -> None:

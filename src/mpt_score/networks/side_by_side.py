@@ -1,8 +1,8 @@
 """Small networks of one kind trained side by side: their weights are stacked along a first axis."""
 
 import logging
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,9 +20,6 @@ from mpt_score.networks.symbol_bert import SymbolBERT
 
 STEPS_AT_ONCE = 100
 """Steps whose sequences and masks are drawn, and brought to the device, in one go."""
-
-WARM_UPS = 3
-"""Of a step before it is recorded as a CUDA graph: libraries allocate and choose what they use."""
 
 _log = logging.getLogger(__name__)
 
@@ -132,9 +129,8 @@ def train_side_by_side(
     source: the mean over orders σ of KL(p ‖ q_σ). Draws are made on the CPU and moved to where the
     networks are, so that they are the same on every device.
 
-    On a CUDA card the loss and its gradient are recorded once as a CUDA graph: 400 launches a step
-    become one. The program does not wait for the card within :data:`STEPS_AT_ONCE` steps, and draws
-    the next of them while the card computes.
+    The program does not wait for a card within :data:`STEPS_AT_ONCE` steps, and draws the next of them
+    while the card computes.
 
     An interrupt (Ctrl-C, or a notebook's stop button) ends the training early. The networks have what
     they have learned until then.
@@ -192,7 +188,6 @@ def train_side_by_side(
 
     losses = torch.full((num_steps, len(models)), torch.nan, device=device)
     num_taken = 0
-    evaluate: Callable[[Tensor, Tensor], Tensor] | None = None
     try:
         for _ in progress(range(num_steps), "step"):
             place = num_taken % STEPS_AT_ONCE
@@ -202,9 +197,7 @@ def train_side_by_side(
                 if num_taken > 0:
                     # This waits for the card, which had work to do while we drew.
                     _require_finite(losses[:num_taken])
-            if evaluate is None:
-                evaluate = _as_graph(losses_with_gradient, x[0], mask[0])
-            losses[num_taken] = evaluate(x[place], mask[place])
+            losses[num_taken] = losses_with_gradient(x[place], mask[place])
             optimizer.step()
             schedule.step()
             num_taken += 1
@@ -279,52 +272,3 @@ def _require_finite(losses: Tensor) -> None:
             f"the loss of network {network} is {losses[step, network].item()} at step {step}; the "
             "networks were left as they were. A smaller learning rate may help."
         )
-
-
-# -- one launch a step ------------------------------------------------------------------------------
-
-
-def _as_graph(
-    function: Callable[[Tensor, Tensor], Tensor], x: Tensor, mask: Tensor
-) -> Callable[[Tensor, Tensor], Tensor]:
-    """``function``, on a CUDA card recorded as a graph of all its launches, for inputs like these.
-
-    Whatever the function computes, its gradients too, stays at one place of the card's memory, and is
-    overwritten by the next call. Where it cannot be recorded, a warning says so and the function is
-    called as it is.
-    """
-    if x.device.type != "cuda" or not torch.cuda.is_available():
-        return function
-    inputs = (x.clone(), mask.clone())
-    try:
-        graph, output = _recorded(function, inputs)
-    except RuntimeError as error:
-        first_line = str(error).partition("\n")[0]
-        _log.warning(
-            "no CUDA graph here (%s): each step launches its kernels one by one", first_line
-        )
-        return function
-
-    def replay(x: Tensor, mask: Tensor) -> Tensor:
-        inputs[0].copy_(x)
-        inputs[1].copy_(mask)
-        graph.replay()
-        return output
-
-    return replay
-
-
-def _recorded(
-    function: Callable[[Tensor, Tensor], Tensor], inputs: tuple[Tensor, Tensor]
-) -> tuple[Any, Tensor]:
-    """The graph, a ``torch.cuda.CUDAGraph``, of ``function(*inputs)``, and where its output will be."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(WARM_UPS):
-            function(*inputs)
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        output = function(*inputs)
-    return graph, output

@@ -22,7 +22,6 @@ from mpt_score.networks.devices import require_device
 from mpt_score.networks.masked_lm import masked_logits
 from mpt_score.networks.precision import fast_precision
 from mpt_score.texts import sentences
-from mpt_score.trainings.gradients import Plain, Recorded
 
 __all__ = ["FULL", "TINY", "SmallBertSettings", "TrainedBert", "train_small_bert"]
 
@@ -119,8 +118,7 @@ def train_small_bert(
     """Train a small BERT from nothing: a vocabulary of its own, random weights, one mask a row.
 
     Rows and masks are drawn on the CPU, so that they are the same on every device, and moved there in
-    blocks. On a GPU a step is one CUDA graph where the card can record it. An interrupt ends the
-    training, and what was trained until then is returned.
+    blocks. An interrupt ends the training, and what was trained until then is returned.
 
     Args:
         settings: :data:`FULL`, :data:`TINY`, or others.
@@ -263,18 +261,6 @@ def mean_score(network: Any, rows: Tensor, mask: Tensor, mask_token: int) -> Ten
     return -(loss * weight[mask]).sum() / len(rows)  # in this order: training magnifies rounding
 
 
-def mean_score_everywhere(network: Any, rows: Tensor, mask: Tensor, mask_token: int) -> Tensor:
-    """The same number from the logits of all places: three times the work, but no shape hangs on it.
-
-    How many places are hidden is a number on the GPU, and a program that asks for it waits.
-    """
-    hidden = functional.pad(mask, (1, 1))
-    logits = network(input_ids=rows.masked_fill(hidden, mask_token)).logits.float()
-    loss = functional.cross_entropy(logits.flatten(0, 1), rows.flatten(), reduction="none")
-    weight = mask.float() / mask.sum(dim=1, keepdim=True)
-    return -(loss.view(rows.shape)[:, 1:-1] * weight).sum() / len(rows)
-
-
 @torch.no_grad()
 def watch(network: Any, rows: Tensor, mask_token: int) -> Tensor:
     """Score of held-out rows at 15, 50 and 98 %, the same masks every time, (3,)."""
@@ -319,20 +305,9 @@ def train(
     )
     dtype = _half_precision(device) if settings.half_precision else None
     scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
-    score = mean_score_everywhere if on_gpu else mean_score
     if on_gpu:
         network.set_attn_implementation("sdpa")
 
-    def add_gradients(rows: Tensor, mask: Tensor) -> Tensor:
-        # Without a cache, which a CUDA graph would not outlive; each weight is used once.
-        with torch.autocast(
-            device.type, dtype, enabled=dtype is not None, cache_enabled=not on_gpu
-        ):
-            loss = -score(network, rows, mask, text.mask_token)
-        scaler.scale(loss).backward()
-        return loss.detach()
-
-    gradients = (Recorded if on_gpu else Plain)(weights, add_gradients)
     looks: list[list[float]] = []
 
     def look(step: int) -> None:
@@ -351,7 +326,11 @@ def train(
                     last = min(step + settings.watch_every, settings.num_steps)
                     block = _draw(text, range(step, last), generator, device)
                 network.train()
-                gradients(*block.pop(0))
+                optimizer.zero_grad()
+                rows, mask = block.pop(0)
+                with torch.autocast(device.type, dtype, enabled=dtype is not None):
+                    loss = -mean_score(network, rows, mask, text.mask_token)
+                scaler.scale(loss).backward()
                 scaler.unscale_(optimizer)
                 nn.utils.clip_grad_norm_(weights, _LARGEST_NORM)
                 scaler.step(optimizer)

@@ -18,7 +18,6 @@ from mpt_lml.fit import Progress, silent
 from mpt_lml.numerics import double
 from mpt_score.networks.build import small_mae
 from mpt_score.networks.vit_mae import ViTMAE, masking_noise
-from mpt_score.trainings.gradients import Plain, Recorded
 
 __all__ = ["FULL", "TINY", "SmallMAESettings", "TrainedMAE", "new_mae", "train_small_mae"]
 
@@ -132,9 +131,8 @@ def train_small_mae(
     """Train one masked autoencoder from nothing, with masks of every size equally often.
 
     Sizes, rows and masks are drawn on the CPU, so that they are the same on every device, and moved
-    there in blocks. On a GPU the images lie there, and loss and gradients are one CUDA graph for each
-    mask size where the card can record it. An interrupt ends the training, and what was trained until
-    then is returned.
+    there in blocks. On a GPU the images lie there. An interrupt ends the training, and what was trained
+    until then is returned.
 
     Args:
         settings: one of :data:`FULL` or :data:`TINY`, or others.
@@ -210,20 +208,11 @@ def train(
     """
     network = model.network
     device = model.device
-    on_gpu = device.type == "cuda"
     images = x.to(device)
     mean = model.pixel_mean.to(images).view(-1, 1, 1)
     scale = model.pixel_scale.to(images).view(-1, 1, 1)
     weights = [weight for weight in network.parameters() if weight.requires_grad]
 
-    def add_gradients(rows: Tensor, mask: Tensor, size: int) -> Tensor:
-        inputs = ((images[rows] - mean) / scale).to(network.decoder.mask_token.dtype)
-        noise = masking_noise(network, mask, size)
-        loss: Tensor = network(inputs, noise=noise).loss
-        loss.backward()
-        return loss.detach()
-
-    gradients = (Recorded if on_gpu else Plain)(weights, add_gradients)
     schedules = optimizers(network, settings)
     draws = _Draws(settings, len(x), model.num_features, generator, device)
     losses = torch.full((settings.num_steps,), torch.nan, device=device)
@@ -231,7 +220,12 @@ def train(
     network.train()
     try:
         for step in progress(range(settings.num_steps), "step"):
-            losses[step] = gradients(*draws.of_step(step))
+            rows, mask, size = draws.of_step(step)
+            inputs = ((images[rows] - mean) / scale).to(network.decoder.mask_token.dtype)
+            network.zero_grad()
+            loss = network(inputs, noise=masking_noise(network, mask, size)).loss
+            loss.backward()
+            losses[step] = loss.detach()
             nn.utils.clip_grad_norm_(weights, _LARGEST_NORM)
             for schedule in schedules:
                 schedule.optimizer.step()
