@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import os
 import sys
 from pathlib import Path
 
@@ -26,7 +25,6 @@ import batches
 import language
 import literal
 import run
-import usual_scores
 
 STORED = Path(run.__file__).with_name("results.json")
 
@@ -157,22 +155,6 @@ def test_hidden_markov_conditionals_are_the_literal_ones() -> None:
         assert values[hidden].tolist() == pytest.approx(slow, abs=1e-12)
 
 
-def ones(count: int) -> tuple[float, list[float]]:
-    return 0.0, [torch.ones(count).sum().item()]
-
-
-def few_and_many() -> tuple[float, list[float]]:
-    return 0.0, [run._measured(1, ones, count)[2] for count in (10, 30_000_000)]
-
-
-def test_memory_of_a_child_is_its_own() -> None:
-    """A parent with a large peak hides nothing: 120 MB of its child are seen, 40 bytes are not."""
-    torch.ones(100_000_000).sum()  # 400 MB, more than the child will need
-    _, (few, many), both = run.in_a_process(few_and_many)
-    assert few < 30e6
-    assert 100e6 < many < 200e6 and 100e6 < both < 200e6
-
-
 def row(what: str, ratio: float | None) -> run.Row:
     return run.Row(what, 1.0, ratio, None, "")
 
@@ -191,42 +173,12 @@ def test_a_ratio_that_fell_by_more_than_a_third_is_a_fault() -> None:
     assert run.fallen(same[1:], kept) == [f"{name}: not measured"]
 
 
-def test_the_stored_rows_say_on_what_they_were_measured() -> None:
-    stored = json.loads(STORED.read_text(encoding="utf-8"))
-    assert stored["provenance"]["hardware"].keys() >= {"cpu", "threads"}
-    for each in stored["rows"]:
-        if each["what"].startswith("PPCA engine"):
-            assert each["ratio"] >= 0.3, each["what"]  # of the rate of one product
-        if each["what"].endswith("busy machine"):
-            assert each["ratio"] >= 1 / 3, each["what"]
-        assert each["agreement"] is None or each["agreement"] < 1e-3
-
-
-def test_other_processes_are_there_while_they_are_wanted() -> None:
-    children = Path(f"/proc/self/task/{os.getpid()}/children")
-    before = set(children.read_text().split())
-    with run.busy_processes(2):
-        assert len(set(children.read_text().split()) - before) == 2
-    assert set(children.read_text().split()) == before
-
-
 def test_sentences_are_scored_as_by_the_loop_of_masked_copies() -> None:
     texts = ["the cat sat a dog.", "a dog sat the cat the dogs."]
     found = language.score_sentences("tiny", tiny(), tokenizer(), texts)
     assert found.agreement < 1e-9 and found.sentences == 2  # float64, other batches
     share = (found.literal_error / found.our_error) ** 2
     assert found.same_error_seconds == pytest.approx(found.literal_seconds * share)
-
-
-def test_the_default_is_measured_as_it_is() -> None:
-    """Four orders of a pool have the variance that sampling theory gives them, and its price."""
-    scorer, rows = usual_scores.random_bert(), usual_scores.random_text(9)
-    row = usual_scores.compare(scorer, rows, pool_size=20, former_runs=2, num_draws=4000)
-    assert row.num_tokens == 9 and row.num_windows == 1
-    assert row.passes == 1 + 4 * 7 + 4
-    # The pool is drawn from with replacement: σ/√4, and 4000 draws tell it to 1.1 %.
-    assert row.error == pytest.approx(row.inconsistency / 2, rel=0.06)
-    assert 0.85 < row.coverage < 1 and row.inconsistency > 1
 
 
 def test_questions_go_in_few_batches_of_few_shapes() -> None:
