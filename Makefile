@@ -32,7 +32,7 @@ export GOMP_SPINCOUNT ?= 1000
 # nothing kept, each of the many processes here would compile torch again.
 unexport MPLBACKEND PYTHONPATH PYTHONDONTWRITEBYTECODE
 
-.PHONY: help env book test unit data oracles mutants nbval site pdf print student form bench colab peers release check format notebooks serve clean
+.PHONY: help env book test unit coverage data oracles mutants nbval site pdf print student form bench colab peers release check format notebooks serve clean
 
 help: ## what each target does
 	@grep -hE '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -75,21 +75,22 @@ book: $(STAMP) ## execute every chapter, build the HTML into _build/html
 	env -u MPT_LML_DATA $(BIN)/python book/_tools/build_site.py
 	@$(TELL_PHASES)
 
-test: export MPT_LML_NOT_TESTED := $(CURDIR)/$(BUILD)/not-tested.jsonl
 test: book ## the book and its outputs, then unit tests, nbval over some notebooks, the pages
-	@rm -f $(MPT_LML_NOT_TESTED)
 	@$(call timed,unit tests,$(MAKE) --no-print-directory unit)
 	@$(call timed,notebooks again,$(MAKE) --no-print-directory nbval NOTEBOOKS='$(AGAIN)')
 	@$(call timed,pages,$(MAKE) --no-print-directory site)
-	@$(BIN)/python tests/not_tested.py $(MPT_LML_NOT_TESTED) $(AGAIN)
 	@$(TELL_PHASES)
 
-# One run: tests that see the errors of wrong calls, or measure, leave the shapes unchecked by their
-# markers (tests/conftest.py). In `make test` the reasons of what is skipped stand at its end alone.
-PYTEST := $(ONE_THREAD) $(BIN)/python -m pytest -q $(if $(MPT_LML_NOT_TESTED),-rfE) -n $(WORKERS)
-SHAPES := --jaxtyping-packages=mpt_lml,mpt_score,experiments,beartype.beartype
-unit: $(STAMP) ## tests of the package; every shape in a signature is checked where calls are right
-	$(PYTEST) --dist loadgroup $(SHAPES) tests/unit
+PYTEST := $(ONE_THREAD) $(BIN)/python -m pytest -q -n $(WORKERS)
+unit: $(STAMP) ## tests of the packages and the experiments
+	$(PYTEST) --dist loadgroup tests/unit
+
+# Each process that starts measures itself, those of pytest-xdist, too.
+coverage: $(STAMP) ## which lines of the packages and experiments the unit tests reach, as a table
+	rm -f $(BUILD)/.coverage*
+	COVERAGE_PROCESS_START=$(CURDIR)/pyproject.toml $(MAKE) --no-print-directory unit
+	$(BIN)/python -m coverage combine --quiet
+	$(BIN)/python -m coverage report
 
 oracles: $(STAMP) ## every model with a closed form against 60 digits, the whole grid, as a table
 	$(ONE_THREAD) nice $(BIN)/python tests/oracles_table.py
@@ -144,12 +145,13 @@ release: $(CHECKERS) ## wheel and sdist in dist/, by pinned tools, tried in an e
 data: $(STAMP) ## unit tests on the real data files: make data MPT_LML_DATA=their folder
 	MPT_LML_DATA="$(MPT_LML_DATA)" $(ONE_THREAD) $(BIN)/python -m pytest -q -m data tests/unit || [ $$? -eq 5 ] # 5: no test is marked
 
-check: $(CHECKERS) ## format, lint, types, floors, spelling
+check: $(CHECKERS) ## format, lint, types, order of imports, spelling, workflows
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q tests/unit/test_floors.py
+	$(BIN)/lint-imports
 	$(BIN)/codespell
+	$(BIN)/zizmor --offline --quiet .github
 
 format: $(CHECKERS) ## format and fix what can be fixed
 	$(BIN)/ruff format .
