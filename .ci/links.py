@@ -1,4 +1,4 @@
-"""Is every address outside still there? `python .ci/links.py`, weekly; needs a network.
+"""Is every address outside still there? `python .ci/links.py`, before a release; needs a network.
 
 A DOI is asked of the registry itself, which answers programs; publishers often do not. What says
 "gone" fails; what refuses a program, is busy or slow is listed and does not.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import nbformat
 import pytest
 import yaml
 from book_layout import Book, Page
@@ -48,17 +47,6 @@ def test_sections_add_up_to_the_chapter(page: Page) -> None:
     assert sum((part for _, part in parts), Form()) == form(page)
 
 
-def test_a_section_alone_ends_where_its_first_subsection_begins(book: Book) -> None:
-    page = book.chapters[2]
-    whole, alone = dict(sections(page)), dict(sections(page, ANY_HEADING))
-    assert len(alone) > len(whole)
-    within = [part for number, part in alone.items() if number.startswith("3.5")]
-    assert len(within) > 2
-    for parts, together in ((alone.values(), form(page)), (within, whole["3.5"])):
-        # The numbers of headings count as words only where the headings are inside.
-        assert sum(parts, Form()).minutes == pytest.approx(together.minutes, abs=0.1)
-
-
 def test_the_one_hour_path_takes_an_hour(book: Book, numbered: Index) -> None:
     parts = {n: part for page in book.chapters for n, part in sections(page, ANY_HEADING)}
     paths = yaml.safe_load((book.root / "book" / "reading.yml").read_text())["paths"]
@@ -73,15 +61,3 @@ def test_the_one_hour_path_takes_an_hour(book: Book, numbered: Index) -> None:
     assert {numbered.find(label).page.number for label in paths["hour"]} >= {"1", "2", "3"}
     for name, labels in paths.items():
         assert labels and len(set(labels)) == len(labels), name
-
-
-@pytest.mark.parametrize("page", CHAPTERS)
-def test_a_chapter_closes_once(page: Page) -> None:
-    """One closing box, key points once, tests that say what they show."""
-    source = page.path.read_text(encoding="utf-8")
-    closings = source.count(":class: closing")
-    assert closings == 1 or (page.is_note and closings == 0)
-    assert source.count(":class: key-points") == 1
-    for cell in nbformat.read(page.notebook, as_version=4).cells:
-        if "check" in cell.metadata.get("tags", []):
-            assert cell.source.startswith("# @title Test: "), cell.source.splitlines()[0]

@@ -122,7 +122,6 @@ class TractableModelCase:
         assert (values[0] == 0).all()
         torch.testing.assert_close(values[1], model.log_marginal(x), atol=EXACT, rtol=0)
 
-    @pytest.mark.unshaped
     def test_answers_on_another_device_are_those_here(self, model: TractableModel) -> None:
         mask = self.every_mask(model)
 

@@ -84,7 +84,6 @@ def test_a_group_with_its_joint_density_is_a_coordinate() -> None:
     torch.testing.assert_close(values, MODEL.log_conditional(X, mask))
 
 
-@pytest.mark.unshaped
 def test_groups_follow_a_model_that_says_no_device() -> None:
     class Homeless(TractableModel):
         """MODEL, wherever data are."""

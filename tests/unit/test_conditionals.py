@@ -76,7 +76,6 @@ NONLINEAR = {kind: nonlinear_vae(kind) for kind in ("bernoulli", "gaussian")}
 FINE = grids.trapezoid(2, 161, 8.0)
 
 
-@pytest.mark.unshaped
 def test_corrected_gibbs_reaches_the_grid_where_pseudo_gibbs_does_not() -> None:
     """A random encoder has nothing to do with the posterior."""
     model = NONLINEAR["bernoulli"]

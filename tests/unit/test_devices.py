@@ -32,8 +32,6 @@ from mpt_score import Design, Scorer, SentenceScores, TokenScores
 from mpt_score.sentence_curves import SentenceCurves
 from mpt_score.tokens import Tokens
 
-pytestmark = pytest.mark.unshaped  # an emulated device takes long to look at shapes
-
 HERE = torch.device("cpu")
 # Texts and what is said of them are on the CPU, wherever a network is.
 OF_TEXTS = (SentenceScores, TokenScores, SentenceCurves, Design, Tokens, Scorer)

@@ -19,7 +19,6 @@ CHAPTERS = sorted(path.stem for path in book_file("").glob("[0-9][0-9]-*.md"))
 
 
 @once_a_week
-@pytest.mark.unshaped
 @pytest.mark.filterwarnings("ignore")  # as in a notebook they stop nothing
 @pytest.mark.parametrize("chapter", CHAPTERS)
 def test_no_cell_stops(chapter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

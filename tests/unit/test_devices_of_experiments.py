@@ -19,11 +19,8 @@ from experiments import command, experiment
 from mpt_lml.files import read_json
 from mpt_lml.recorded import Outcome
 
-# An emulated device takes long to look at shapes.
 pytestmark = [
-    pytest.mark.unshaped,
     pytest.mark.filterwarnings("ignore:images .* become"),
-    pytest.mark.filterwarnings("ignore:a step cannot be recorded"),
 ]
 
 EVERY_TIME = ("figure-1-left", "table-1", "table-2-pretrained")

@@ -118,7 +118,6 @@ class TestNelbo:
         left_out = 5e-4 * 16 * diffusion.bernstein(score, torch.tensor([2.5e-4], **f64))[0]
         assert abs(found - left_out + score.sum()) < 1e-7  # the midpoint of a short interval
 
-    @pytest.mark.unshaped
     def test_a_schedule_may_have_tensors_on_the_device_of_the_curve(self) -> None:
         curve = torch.tensor([-1.0, -2.0], **f64)
         with other_device():

@@ -539,7 +539,6 @@ def test_an_inverse_that_is_not_positive_shows_no_top() -> None:
     assert not fit._is_at_top(of_saddle, number, 1e-16).any()
 
 
-@pytest.mark.unshaped
 @pytest.mark.parametrize("device", [DEVICE, torch.device("cpu")], ids=str)
 def test_an_objective_answers_on_any_device(device: torch.device) -> None:
     elsewhere = torch.device("cpu") if device == DEVICE else DEVICE

@@ -101,7 +101,6 @@ def test_modes_have_no_gradient_left() -> None:
     torch.testing.assert_close(precision, expected, atol=1e-6, rtol=0)
 
 
-@pytest.mark.unshaped
 def test_a_log_density_answers_on_any_device() -> None:
     def log_joint(z: Tensor) -> Tensor:
         return (-2 * (z - 3).square().sum(dim=-1)).cpu()

@@ -121,7 +121,6 @@ class TestLinearVAE:
         # p(x_j | z) varies by a factor of a few: 0.03 is above five standard errors at S = 20,000.
         torch.testing.assert_close(ours, exact, atol=0.03, rtol=0)
 
-    @pytest.mark.unshaped
     def test_gibbs_with_the_posterior_needs_no_correction(self) -> None:
         x = PCA.sample(4, generator=generator(1))
         mask = masks.sample_masks(3, 6, 3, generator=generator(2))
@@ -132,7 +131,6 @@ class TestLinearVAE:
             )
             assert (every_pair(gibbs, x, mask) - exact).abs().max() < 0.15
 
-    @pytest.mark.unshaped
     def test_a_wrong_encoder_fools_pseudo_gibbs_only(self) -> None:
         wrong = linear_vae(PCA, shift=0.2)
         x = PCA.sample(4, generator=generator(1))

@@ -345,7 +345,6 @@ def test_an_adaptive_grid_in_single_precision() -> None:
     assert torch.equal(single.adaptive_log_marginal(x.float()), expected.float())
 
 
-@pytest.mark.unshaped
 def test_a_grid_follows_a_network_that_is_moved() -> None:
     decoder = torch.nn.Linear(1, 3)
     model = VAE(lambda x: (x[..., :1], x[..., :1]), decoder, num_features=3, latent_dim=1)

@@ -26,8 +26,6 @@ from on_a_gpu import FAILED, MEASURED, NOT_REACHED, PASSED, Row
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = pytest.mark.unshaped
-
 
 # -- notebooks ----------------------------------------------------------------------------------------
 
