@@ -12,7 +12,8 @@
 
   var shared = window.explorers;
   var number = shared.number;
-  var NOISE = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10];
+  // From 0.1 on the expected surprise of a guess, at least 1/2 ln(2 pi e 0.1), is above 0 and the stairs stand on it.
+  var NOISE = [0.1, 0.2, 0.5, 1, 2, 5, 10];
 
   /** Everything about one setting; S[M - 1] = -1/2 ln(2 pi e v(D - M)). */
   function at(K, D, s2, rate) {
@@ -22,7 +23,8 @@
       var v = (gap + Math.sqrt(gap * gap + 4 * s2 * (D - M))) / 2;
       S.push(-0.5 * Math.log(2 * Math.PI * Math.E * v));
     }
-    var area = shared.sum(S), height = area / D, chosen = Math.max(1, Math.round(rate * D));
+    var area = shared.sum(S), height = area / D;
+    var chosen = Math.max(1, Math.floor(rate * D + 1e-9)); // as many as masks.FixedRate hides
     var k = S.findIndex(function (s) { return s <= height; }); // the curve falls through its mean
     return {
       S: S, area: area, height: height, M: chosen, one: D * S[chosen - 1],
@@ -62,31 +64,35 @@
       picture, sums.node, frame.live
     );
 
+    function about(value) { // the formula is approximate: it may miss the area by a nat or two
+      return "about " + number(value, 1);
+    }
+
     function moved(final) {
       K.set(Math.min(K.get(), D.get() - 1), Math.min(100, D.get() - 1));
       var now = at(K.get(), D.get(), NOISE[s2.get()], rate.get() / 100);
       var error = now.one - now.area;
-      var side = Math.abs(error) < 0.0005 ? "right" : number(Math.abs(error), 3) + (error > 0 ? " too high" : " too low");
-      sums.set("area", number(now.area, 3));
-      sums.set("one", number(now.one, 3));
+      var side = Math.abs(error) < 0.05 ? "about right" : about(Math.abs(error)) + (error > 0 ? " too high" : " too low");
+      var crossover = about(100 * now.crossover) + " %";
+      sums.set("area", about(now.area));
+      sums.set("one", about(now.one));
       sums.set("error", side);
-      sums.set("crossover", number(100 * now.crossover, 1) + " %");
+      sums.set("crossover", crossover);
       draw(now);
       if (final) {
         frame.say(
-          "With " + now.M + " of " + D.get() + " coordinates masked, D S is " + number(now.one, 3) +
-            " nats, E log p(x) " + number(now.area, 3) + ": it comes out " + side + ". It would be right at a rate of " +
-            number(100 * now.crossover, 1) + " %."
+          "With " + now.M + " of " + D.get() + " coordinates masked, D S is " + about(now.one) +
+            " nats, E log p(x) " + about(now.area) + ": it comes out " + side + ". It would be right at a rate of " +
+            crossover + "."
         );
       }
     }
 
     function draw(now) {
       var surprise = now.S.map(function (s) { return -s; }), mean = -now.height;
-      var size = surprise.length, first = surprise[0], last = surprise[size - 1];
-      var low = Math.min(first, 0), high = Math.max(last, 0), pad = 0.06 * (high - low);
+      var size = surprise.length, high = surprise[size - 1], low = -0.06 * high;
       var c = shared.chart(root, "Stairs of surprise climb to the right, and the rectangle of the chosen rate is as high as " +
-        "one of them; the numbers are given below.", 290, [0, 1], [low - pad, high + pad],
+        "one of them; the numbers are given below.", 290, [0, 1], [low, high - low],
         "masking rate \u03c1 = M / D", "surprise of a guess, \u2212S(M), in nats");
       var r = now.M / size, top = surprise[now.M - 1];
       var stairs = []; // since there are only whole M
@@ -101,7 +107,7 @@
       c.line("oe-mean", stairs);
       c.line("oe-chosen", [[0, 0], [0, top], [1, top], [1, 0], [0, 0]]);
       c.line("oe-rule", [[0, mean], [1, mean]]);
-      c.line("oe-rule", [[now.crossover, mean], [now.crossover, low - pad]]);
+      c.line("oe-rule", [[now.crossover, mean], [now.crossover, low]]);
       c.add("circle", { class: "oe-chosen-dot", cx: c.px(r), cy: c.py(top), r: 6 });
       c.add("text", { x: c.px(now.crossover) - 6, y: c.py(0) - 8, "text-anchor": "end" }, "\u03c1*");
       c.add("text", { x: c.px(0.02), y: c.py(mean) - 6 }, "mean height, area / D");

@@ -95,22 +95,37 @@ def test_it_is_small(kind: str) -> None:
 
 
 def test_sliders_give_the_numbers_of_the_package(visit) -> None:
-    page, noises = visit("rate"), [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10]
+    page, noises = visit("rate"), [0.1, 0.2, 0.5, 1, 2, 5, 10]
     for K, D, s2, rate, area, one, crossover in numbers("rate")["checks"]:
-        values = {
-            "Coordinates D": D,
-            "Latent dimensions K": min(K, 100),
-            "Masking rate": 100 * rate,
-        }
+        values = {"Coordinates D": D, "Latent dimensions K": K, "Masking rate": 100 * rate}
         for label, value in {**values, "Noise variance": noises.index(s2)}.items():
             slide(page, label, value)
-        if K <= 100:  # where the slider ends
-            assert abs(shown(page, "area") - area) < 0.00051
-            assert abs(shown(page, "one") - one) < 0.00051
-            error = page.locator("[data-sum=error]").inner_text()
-            assert abs(number_in(error) - abs(one - area)) < 0.00051
-            assert error.endswith("too high" if one > area else "too low")
-            assert abs(shown(page, "crossover") - 100 * crossover) < 0.051
+        assert abs(shown(page, "area") - area) < 0.051
+        assert abs(shown(page, "one") - one) < 0.051
+        error = page.locator("[data-sum=error]").inner_text()
+        assert abs(number_in(error) - abs(one - area)) < 0.051
+        assert error.endswith("too high" if one > area else "too low")
+        assert abs(shown(page, "crossover") - 100 * crossover) < 0.051
+
+
+def test_a_rate_hides_whole_coordinates_rounded_down(visit) -> None:
+    page = visit("rate")
+    slide(page, "Coordinates D", 190)
+    slide(page, "Masking rate", 15)  # 28.5 coordinates
+    assert "With 28 of 190 coordinates" in page.locator(".rate-explorer .oe-live").inner_text()
+
+
+def test_the_area_lies_between_the_stairs_and_the_axis_at_every_noise(visit) -> None:
+    """A surprise below zero would turn the colored parts around."""
+    page = visit("rate")
+    slide(page, "Latent dimensions K", 1)
+    slide(page, "Coordinates D", 400)
+    for position in range(7):
+        slide(page, "Noise variance", position)
+        assert shown(page, "area") < 0
+        axis = page.locator(".rate-explorer svg path.oe-below").get_attribute("d").split("L")
+        floor = float(axis[0].removeprefix("M").split(" ")[1])
+        assert min(page.evaluate(CLIMB)) > -floor
 
 
 SIZES = """names => names.map(name => {
