@@ -9,7 +9,7 @@ import torch
 from cases import TractableModelCase
 from models import generator, points, random_ppca, random_table
 
-from mpt_lml import ConditionalTable, JointTable, masks
+from mpt_lml import ConditionalTable, JointTable, exact_curve, masks
 from mpt_lml.models import tables
 
 EXACT = 1e-12  # sums of at most 120 × 5 logarithms of size 10
@@ -184,6 +184,22 @@ class TestJointTable(TractableModelCase):
         observed = torch.bincount(index, minlength=len(expected)) / count
         error = (expected * (1 - expected) / count).sqrt()
         assert ((observed - expected).abs() <= 5 * error).all()
+
+
+def test_with_two_of_three_hidden_three_coins_score_as_high_as_a_parity() -> None:
+    """A size sees marginals of D − M + 1 coordinates, and those of pairs are the same here."""
+    x = points(3, 2)
+    sign = 1.0 - 2.0 * (x.sum(dim=1) % 2).double()  # 1 where the sum is even
+    p = (1 + 0.8 * sign) / 8
+    expected = {}
+    for name, cells in (("parity", p), ("coins", torch.full((8,), 0.125, dtype=torch.float64))):
+        model = JointTable(cells.view(2, 2, 2))
+        scores = torch.stack([exact_curve(model, datum[None]).score for datum in x])
+        expected[name] = (p @ scores).tolist()
+    coin = -math.log(2)
+    one_hidden = 0.9 * math.log(0.9) + 0.1 * math.log(0.1)
+    assert expected["parity"] == pytest.approx([one_hidden, coin, coin], abs=EXACT)
+    assert expected["coins"] == pytest.approx([coin, coin, coin], abs=EXACT)
 
 
 def test_a_random_table_is_uniform_on_the_simplex() -> None:
