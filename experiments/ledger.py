@@ -99,14 +99,17 @@ def in_words(rule: Mapping[str, Any] | None, published: float | None = None, uni
     """``rule`` as a sentence for a reader; ``unit`` is that of the measurement."""
     if rule is None:
         return "No run decides this entry."
-    otherwise = rule["otherwise"]
+    outside = _OUTSIDE[rule["otherwise"]]
     if rule["test"] == "p-value":
-        return f"{otherwise.capitalize()} if p < {rule['reject']:g}; a test confirms nothing."
+        return f"It {outside} if p < {rule['reject']:g}; a test confirms nothing."
     if rule["test"] == "printed":
-        return f"Confirmed within {rule['margin']:g} of the printed digits, {otherwise} outside."
+        return f"It holds within {rule['margin']:g} of the printed digits; outside it {outside}."
     region = _region_in_words(rule, published, f" {unit}" if unit else "")
     student = f" (t, {rule['replicates']} replicates)" if "replicates" in rule else ""
-    return f"Confirmed {region}, {otherwise} outside, by the 99 % interval{student}."
+    return f"It holds {region}, by the 99 % interval{student}; outside it {outside}."
+
+
+_OUTSIDE = {"corrected": "holds after a repair", "refuted": "does not hold"}
 
 
 def _region_in_words(rule: Mapping[str, Any], published: float | None, unit: str) -> str:

@@ -2,7 +2,9 @@
 
 ``{explorer} NAME``     the order explorer that a cell of the chapter ``NAME`` put out, with its numbers
 ``{about}`ID` ``        a measured value of the ledger to two digits, without its error; ``ID %``
-``{judged}`VERDICT` ``  how many entries of the paper have this verdict; ``run``: were run for a rule
+``{judged}`VERDICT` ``  how many statements of the paper have this verdict, as readers are shown it
+``{judged}`tested` ``   how many have one of the five that a run decides
+``{judged}`after` ``    how many of these by a rule written after the number was known
 """
 
 import re
@@ -11,7 +13,7 @@ from typing import Any
 
 import nbformat
 from docutils import nodes
-from ledger import LEDGER, format_number
+from ledger import LEDGER, MEANINGS, format_number, statements
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 from sphinx.util.docutils import SphinxDirective, SphinxRole
@@ -63,16 +65,24 @@ def two_digits(value: float) -> str:
     return format_number(rounded, f".{max(0, -int(f'{rounded:e}'[-3:]) + 1)}f")
 
 
+DECIDED_BY_A_RUN = tuple(MEANINGS)[:5]
+
+
 class Judged(SphinxRole):
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
         self.env.note_dependency(LEDGER)
-        paper = self.env.app.ledger.paper
-        number = sum(entry.verdict == self.text for entry in paper)
-        if self.text == "run":
-            number = sum(bool(entry.rule) and entry.measured is not None for entry in paper)
-        if not number:
-            raise ExtensionError(f"{{judged}}: no entry of the paper is {self.text!r}")
-        return [nodes.Text(str(number))], []
+        of_all = statements(self.env.app.ledger.paper)
+        tested = [each for each in of_all if each.verdict in DECIDED_BY_A_RUN]
+        if self.text == "tested":
+            chosen = tested
+        elif self.text == "after":
+            chosen = [each for each in tested if each.rule_known == "after"]
+        elif self.text in DECIDED_BY_A_RUN:
+            chosen = [each for each in tested if each.verdict == self.text]
+        else:
+            wanted = ", ".join(["tested", "after", *DECIDED_BY_A_RUN])
+            raise ExtensionError(f"{{judged}}: one of {wanted} is wanted, got {self.text!r}")
+        return [nodes.Text(str(len(chosen)))], []
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

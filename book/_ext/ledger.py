@@ -3,7 +3,8 @@
 ``{ledger}``             the paper's entries, those of one ``:chapter:``, ``:verdict:``, ``:group:``
 ``{ledger-findings}``    what this book states beyond the paper
 ``{ledger-read}``        claims of the paper that no run can judge
-``{ledger-summary}``     how many of the paper's entries have which verdict, and rules of what date
+``{ledger-summary}``     how many of the paper's statements have which verdict, and rules of what date
+``{verdict-meanings}``   what each verdict means
 ``{stored-results}``     the full-scale runs the book carries: how to repeat them, where they came from
 ``{measured}`ID` ``         a measured value in a sentence, ± its standard error; ``ID %`` in percent
 ``{build-environment}``  versions and hardware this build ran on
@@ -16,7 +17,7 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -34,27 +35,59 @@ from mpt_lml.files import versions
 
 LEDGER, RESULTS = "book/ledger.json", "book/results"
 SCHEMA = json.loads(Path(__file__).with_name("ledger_schema.json").read_text(encoding="utf-8"))
-VERDICTS = {
-    "confirmed": "holds as printed, by the rule beside it",
-    "corrected": "holds after a repair, which the chapter proves and runs",
-    "refuted": "does not hold; the chapter shows where",
+# What readers are shown, with its meaning. Of a group the verdict that comes last here counts.
+MEANINGS = {
+    "holds as printed": "by the rule beside it",
+    "misprint": "a digit, an index or a sign is mended, and then it holds",
+    "holds after a repair": "which the chapter proves and runs",
+    "does not hold": "the chapter shows where",
     "undecided": "was run, and the error bars leave it open",
     "illustration": "a theorem settles it; the run shows how large it is",
-    "not-reproducible": "settings or code are not published",
-    "needs-weights": "needs a model that has to be downloaded first",
+    "not reproducible": "settings or code are not published",
+    "needs weights": "needs a model that has to be downloaded first",
+}
+SHOWN = {
+    "confirmed": "holds as printed",
+    "corrected": "holds after a repair",
+    "refuted": "does not hold",
+    "not-reproducible": "not reproducible",
+    "needs-weights": "needs weights",
 }
 RULE_KNOWN = {
     "before": "Rule written before the number was known.",
     "partly": "Rule written before the number was known, but after a related one.",
     "after": "Rule written after the number, or its outcome, was known.",
 }
-# Entries that are one thing seen several times, or nothing that the published paper prints.
-GROUPS = {
-    "digits": "digits cut instead of rounded",
-    "index": "one slip of an index",
-    "formula": "one formula printed twice",
-    "withdrawn": "withdrawn by the authors",
-}
+# Groups of entries of which those that are corrected are one misprint. Every group counts once.
+MISPRINTS = ("index", "sign", "table-1", "table-2")
+
+
+def shown(entry: SimpleNamespace) -> str:
+    """The verdict of an entry of the paper in the words of :data:`MEANINGS`."""
+    if entry.verdict == "corrected" and entry.group in MISPRINTS:
+        return "misprint"
+    return SHOWN.get(entry.verdict, entry.verdict)
+
+
+def statements(paper: Iterable[SimpleNamespace]) -> list[SimpleNamespace]:
+    """The entries of the paper, those of a group as one statement.
+
+    Returns:
+        Of each its ``entries``, its ``verdict`` as it is shown, the last of theirs in the order of
+        :data:`MEANINGS`, and ``rule_known``: when the last of the rules with this verdict was written.
+    """
+    members: dict[str, list[SimpleNamespace]] = {}
+    for entry in paper:
+        members.setdefault(entry.group or entry.id, []).append(entry)
+    order = list(MEANINGS)
+    known = [None, *RULE_KNOWN]
+    of_all = []
+    for entries in members.values():
+        verdict = max((shown(entry) for entry in entries), key=order.index)
+        decisive = [entry.rule_known for entry in entries if shown(entry) == verdict]
+        rule_known = max(decisive, key=known.index)
+        of_all.append(SimpleNamespace(entries=entries, verdict=verdict, rule_known=rule_known))
+    return of_all
 
 
 def read_ledger(path: Path) -> SimpleNamespace:
@@ -159,8 +192,9 @@ def words(text: str, command: str, *notes: str) -> list[nodes.Node]:
 
 
 def badge(verdict: str) -> nodes.paragraph:
-    label = verdict.replace("-", " ")
-    return paragraph(nodes.inline(label, label, classes=["verdict", f"verdict-{verdict}"]))
+    """A verdict as it is shown."""
+    name = f"verdict-{nodes.make_id(verdict)}"
+    return paragraph(nodes.inline(verdict, verdict, classes=["verdict", name]))
 
 
 def make_row(cells: dict[str, Any], name: str = "") -> nodes.row:
@@ -224,7 +258,7 @@ class LedgerTable(Table):
             yield {
                 "id": entry.id,
                 "In the paper": entry.place,
-                "Verdict": badge(entry.verdict),
+                "Verdict": badge(shown(entry)),
                 "What it says": words(entry.says, entry.command, scripts, rule, entry.note),
                 **({"Published": format_number(entry.published, ".6g")} if printed else {}),
                 "Measured": format_measured(entry),
@@ -257,18 +291,22 @@ class LedgerRead(Table):
 
 class LedgerSummary(Table):
     def rows(self) -> Iterator[dict[str, Any]]:
-        for verdict, meaning in VERDICTS.items():
-            found = [entry for entry in self.ledger().paper if entry.verdict == verdict]
-            times = Counter(entry.rule_known for entry in found)
-            same = Counter(entry.group for entry in found)
-            apart = [f"{same[group]} {what}" for group, what in GROUPS.items() if same[group]]
+        of_all = statements(self.ledger().paper)
+        for verdict, meaning in MEANINGS.items():
+            of_verdict = [each for each in of_all if each.verdict == verdict]
+            times = Counter(each.rule_known for each in of_verdict)
             yield {
                 "Verdict": badge(verdict),
                 "Meaning": meaning,
-                "Entries": str(len(found)),
-                "Of these": ", ".join(apart) or "–",
+                "Statements": str(len(of_verdict)),
                 **{f"Rule {known}": str(times[known]) for known in RULE_KNOWN},
             }
+
+
+class VerdictMeanings(Table):
+    def rows(self) -> Iterator[dict[str, Any]]:
+        for verdict, meaning in MEANINGS.items():
+            yield {"Verdict": badge(verdict), "Meaning": meaning}
 
 
 class StoredResults(Table):
@@ -323,6 +361,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("ledger-findings", LedgerFindings)
     app.add_directive("ledger-read", LedgerRead)
     app.add_directive("ledger-summary", LedgerSummary)
+    app.add_directive("verdict-meanings", VerdictMeanings)
     app.add_directive("stored-results", StoredResults)
     app.add_directive("build-environment", BuildEnvironment)
     app.add_role("measured", measured)

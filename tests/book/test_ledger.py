@@ -417,14 +417,14 @@ def test_the_table_shows_numbers_verdicts_and_links(small_site):
     text = _text(html)
     assert "−60.34" in text
     assert "−60.3372 ± 0.0012 nats" in text
-    assert "Confirmed within 0.005 of the printed digits, corrected outside." in text
+    assert "It holds within 0.005 of the printed digits; outside it holds after a repair." in text
     assert "It rejects a table with a slip: 0.5 nats. Rule written after the number" in text
     assert (
         "The error falls like one over the root. python -m experiments run identity −0.500 ± 0.010"
         in text
     )
     assert "abstract It explains. It may." in text
-    assert 'class="verdict verdict-confirmed"' in html
+    assert 'class="verdict verdict-holds-as-printed"' in html
     assert 'id="ledger-table-1-true"' in html
     table = html[html.index("<table") : html.index("ledger-summary")]
     assert 'href="01-first.html"' in table
@@ -456,9 +456,50 @@ def test_the_page_says_how_tight_a_rule_is_and_counts_what_is_one_thing(small_si
     # By Student's t with four degrees of freedom: 2.93046 + 4.60409 · 1.71929.
     assert "The smallest margin that would confirm: 10.8." in text
     assert "It rejects other images: −87.0 ± 8.6. Rule written before the number was" in text
-    assert "confirmed holds as printed, by the rule beside it 1 – 0 1 0" in text
-    assert "refuted does not hold; the chapter shows where 2 2 one slip of an index 2 0 0" in text
-    assert "illustration a theorem settles it; the run shows how large it is 1 – 0 0 0" in text
+    assert "holds as printed by the rule beside it 1 0 1 0" in text
+    assert "does not hold the chapter shows where 1 1 0 0" in text
+    assert "illustration a theorem settles it; the run shows how large it is 1 0 0 0" in text
+
+
+def _judged(verdict, group="", rule_known="before", name=None):
+    return SimpleNamespace(id=name or verdict, verdict=verdict, group=group, rule_known=rule_known)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "group", "shown"),
+    [
+        ("confirmed", "", "holds as printed"),
+        ("confirmed", "table-1", "holds as printed"),
+        ("corrected", "", "holds after a repair"),
+        ("corrected", "withdrawn", "holds after a repair"),
+        ("corrected", "index", "misprint"),
+        ("corrected", "sign", "misprint"),
+        ("corrected", "table-2", "misprint"),
+        ("refuted", "random-curve", "does not hold"),
+        ("undecided", "", "undecided"),
+        ("needs-weights", "", "needs weights"),
+    ],
+)
+def test_a_repair_of_a_digit_an_index_or_a_sign_is_a_misprint(verdict, group, shown):
+    assert ledger.shown(_judged(verdict, group)) == shown
+
+
+def test_a_group_is_one_statement_with_the_last_of_its_verdicts():
+    paper = [
+        _judged("confirmed", "table-1", "after", name="digit-1"),
+        _judged("confirmed", name="identity"),
+        _judged("corrected", "table-1", "before", name="digit-2"),
+        _judged("corrected", "table-1", "partly", name="digit-3"),
+        _judged("refuted", rule_known="after"),
+        _judged("illustration", rule_known=None),
+    ]
+    of_all = ledger.statements(paper)
+    assert [(each.verdict, each.rule_known, len(each.entries)) for each in of_all] == [
+        ("misprint", "partly", 3),
+        ("holds as printed", "before", 1),
+        ("does not hold", "after", 1),
+        ("illustration", None, 1),
+    ]
 
 
 def test_a_table_of_one_group_leaves_the_others_out(small_site):
@@ -466,7 +507,7 @@ def test_a_table_of_one_group_leaves_the_others_out(small_site):
     slip = {"measured": 0.5, "rule": WIDE | {"margin": 0.1}, "verdict": "refuted"}
     _write(folder / "book", [_entry(id="slip", **slip, group="index"), _entry(id="substance")])
     page = folder / "book" / "map.rst"
-    for group, shown in (("none", "substance"), ("index digits", "slip")):
+    for group, shown in (("none", "substance"), ("index table-1", "slip")):
         table = f".. ledger::\n   :group: {group}\n"
         page.write_text(f"Map\n===\n\n.. toctree::\n\n   01-first\n\n{table}")
         assert build().returncode == 0

@@ -71,12 +71,12 @@ def test_an_unknown_test_is_an_error() -> None:
         (
             NEAR | {"replicates": 5},
             None,
-            "within 1 nats of zero, refuted outside, by the 99 % interval (t, 5",
+            "It holds within 1 nats of zero, by the 99 % interval (t, 5 replicates); outside it does not",
         ),
         (NEAR, 2.0, "within 1 nats of the published value"),
-        (DIGITS, 2.0, "within 0.005 of the printed digits, corrected outside."),
-        (MORE, None, "Confirmed above 0 nats, refuted outside"),
-        (JOINT, None, "Refuted if p < 0.001; a test confirms nothing."),
+        (DIGITS, 2.0, "within 0.005 of the printed digits; outside it holds after a repair."),
+        (MORE, None, "It holds above 0 nats, by the 99 % interval; outside it does not hold."),
+        (JOINT, None, "It does not hold if p < 0.001; a test confirms nothing."),
     ],
 )
 def test_a_rule_reads_as_a_sentence(rule: dict | None, published: float | None, words: str) -> None:
