@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from experiments import masking_rates
 from experiments.experiment import RunContext
 from experiments.masking_rates import (
     RULES,
@@ -15,7 +16,7 @@ from experiments.masking_rates import (
     expected_scores,
 )
 from mpt_lml import PPCA, curves, gaussian, masks, objectives
-from mpt_lml.theory import rates
+from mpt_lml.theory import godambe, rates
 
 f64 = {"dtype": torch.float64}
 
@@ -314,23 +315,76 @@ class TestRandomLoadings:
         assert abs(expected_log_marginal(model) - exact.area()) < 1e-10
 
 
-def test_findings_and_few_sizes_have_their_errors_over_draws() -> None:
-    config = MaskingRates.preset("quick")
-    outcome = config.run(RunContext())
-    error, seeds = outcome.arrays["error"], len(config.seeds)
-    assert error.shape == (2, seeds, 5) and outcome.arrays["few/0/bias"].shape == (seeds, 4, 3)
-    assert (error[..., 1:4].diff(dim=-1) < 0).all()  # Han: 15, 25 and 85 %
-    assert outcome.findings["25-against-15/constraint"].measured > 1.0
-    found = outcome.findings["fig-4-smaller-rates"]
-    assert found.measured == (error[0, :, 1] - error[0, :, 3]).mean()
-    assert found.standard_error == (error[0, :, 1] - error[0, :, 3]).std() / seeds**0.5
-    # At one rate two models, which differ in K alone, have two errors.
-    other = outcome.findings["claim-masking-rate"].measured
-    assert other == (error[0, :, 1] - error[1, :, 1]).abs().mean() > 1.0
-    bias, variance = (outcome.arrays[f"few/0/{name}"][:, 3, -1] for name in ("bias", "variance"))
-    ratio = ((bias**2 + variance) / outcome.arrays["few/0/every_size"]).sqrt()
-    assert outcome.findings["few-sizes/k5"].measured == pytest.approx(ratio.mean().item())
-    assert (ratio > 1).all()  # four sizes for twenty: noisier, by the step or by the bend
+def literal_scores(monkeypatch: pytest.MonkeyPatch, rows: list[list[float]], lml: float) -> None:
+    """Scores of two masks of every size, and E log p(x), as if a model had given them."""
+    scores = torch.tensor(rows, **f64)
+    monkeypatch.setattr(masking_rates, "expected_scores", lambda *args, **options: scores)
+    monkeypatch.setattr(masking_rates, "expected_log_marginal", lambda model: lml)
+
+
+def test_the_error_of_a_rate_is_d_times_its_score_less_the_likelihood(monkeypatch) -> None:
+    """The mean score of M of 20 coordinates is -M/10; it is log p(x)/20 at 10.5 of them."""
+    literal_scores(monkeypatch, [[-m / 10 - 1.0, -m / 10 + 1.0] for m in range(1, 21)], -21.0)
+    found = MaskingRates()._errors((20, 2, 0.3), 4)
+    at_1, at_15, at_25, at_85, at_100 = -2 + 21, -6 + 21, -10 + 21, -34 + 21, -40 + 21
+    assert found["error"].tolist() == pytest.approx([at_1, at_15, at_25, at_85, at_100])
+    assert found["crossover"].item() == pytest.approx(10.5 / 20)
+
+
+def test_few_sizes_share_as_many_masks_as_there_are_coordinates(monkeypatch) -> None:
+    """Two masks of every size; the scores of M of 4 coordinates have variance 2 M^2 among masks."""
+    literal_scores(monkeypatch, [[-1.0, -3.0], [-1.0, -5.0], [0.0, -6.0], [0.0, -8.0]], -10.0)
+    found = MaskingRates(num_sizes=(1, 2))._few((4, 1, 0.3), 4)
+    trapezoid = RULES.index("trapezoid")
+    # Two sizes, 1 and 4, stand for two each, and each has two of the four masks.
+    assert found["bias"][trapezoid, 1].item() == pytest.approx(2 * -2 + 2 * -4 + 10)
+    assert found["variance"][trapezoid, 1].item() == pytest.approx(4 * 2 / 2 + 4 * 32 / 2)
+    assert found["every_size"].item() == pytest.approx(2 + 8 + 18 + 32)
+
+
+def test_findings_of_masking_rates() -> None:
+    """Of two draws each, the errors at M = 1, 15, 25, 85 % and D written down."""
+    settings = ((20, 5, 0.1), (20, 50, 0.1), (20, 5, 0.9), (50, 5, 0.1))
+    experiment = MaskingRates(settings=settings, num_sizes=(2, 12, 16), few_settings=(2,))
+    rows = [
+        [[9.0, 6.0, -7.0, -8.0, -9.0], [9.0, 8.0, -5.0, -8.0, -9.0]],
+        [[9.0, 1.0, 0.0, -1.0, -7.0], [9.0, 2.0, 0.0, -1.0, -7.0]],
+        [[3.0, 70.0, 0.0, 0.0, -30.0], [5.0, 70.0, 0.0, 0.0, -30.0]],
+        [[30.0, -70.0, 0.0, 0.0, -5.0], [30.0, -70.0, 0.0, 0.0, -5.0]],
+    ]
+    arrays = {"error": torch.tensor(rows, **f64)}
+    arrays["crossover"] = torch.tensor([[0.4, 0.5], [0.1, 0.1], [0.2, 0.2], [0.3, 0.3]], **f64)
+    arrays["few/2/bias"] = torch.zeros(2, len(RULES), 3, **f64)
+    arrays["few/2/variance"] = torch.zeros_like(arrays["few/2/bias"])
+    arrays["few/2/bias"][:, -1, 1] = torch.tensor([3.0, -4.0])  # by the last rule, of 12 sizes
+    arrays["few/2/variance"][:, -1, 1] = torch.tensor([16.0, 9.0])
+    arrays["few/2/every_size"] = torch.tensor([4.0, 1.0], **f64)
+    found = experiment._findings(arrays)
+    for name, first, second in (
+        ("claim-masking-rate", 6 - 1, 8 - 2),  # of models that differ in K alone
+        ("fig-4-smaller-rates", 6 + 8, 8 + 8),
+        ("claim-bound-by-rate", 3, 5),  # the model nearest to a bound, at either end
+        ("25-against-15", 7 - 6, 5 - 8),
+        ("crossover", 0.4, 0.5),
+        ("few-sizes/k5", 5 / 2, 5 / 1),
+    ):
+        assert found[name].measured == pytest.approx((first + second) / 2), name
+        assert found[name].standard_error == pytest.approx(abs(first - second) / 2), name
+
+
+def test_a_constraint_turns_around_which_rate_has_the_smaller_bias() -> None:
+    """E log p of a normal is -(r log 2 pi e + log det)/2, here by the determinants of all sizes."""
+    correlation = -0.999 / 99
+    covariance = torch.full((100, 100), correlation, **f64).fill_diagonal_(1.0)
+    log_det = [covariance[:r, :r].logdet().item() for r in (100, 86, 85, 76, 75)]
+    log_p = -50 * math.log(2 * math.pi * math.e) - 0.5 * log_det[0]
+    biases = [
+        -50 * math.log(2 * math.pi * math.e) - 50 * (one_more - observed) - log_p
+        for one_more, observed in (log_det[1:3], log_det[3:5])
+    ]
+    expected = abs(biases[1]) - abs(biases[0])
+    assert masking_rates._difference_under_a_constraint() == pytest.approx(expected)
+    assert expected > 1.0
 
 
 def test_gradients_of_both_laws_are_unbiased() -> None:
@@ -353,6 +407,12 @@ def test_learning_rate_and_the_excess_of_sgd() -> None:
     """The stationary divergence of plain SGD is η tr(J)/4: both laws, three standard errors."""
     config = MaskingRates(num_steps=300, num_runs=32, learning_rate=3e-3)
     excess, predicted = config._descend(RunContext())
+    truth, _ = masking_rates.normal_ppca(4, 10, 2)
+    family = godambe.GaussianFamily.ppca(truth.loadings, truth.noise_variance)
+    rms = godambe.Godambe.of(family).gradient_rms()
+    # D Σ rms² of uniform sizes, (Σ rms)² of those in proportion to their gradient; a batch of four.
+    trace = torch.stack([10 * rms.square().sum(), rms.sum().square()]) / 4
+    torch.testing.assert_close(predicted, 3e-3 * trace / 4)
     error = excess.std(dim=1) / 32**0.5
     # Second order in η and the last of the transient: 10 %.
     assert ((excess.mean(dim=1) - predicted).abs() < 3 * error + 0.1 * predicted).all()
