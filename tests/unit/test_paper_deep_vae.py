@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -249,27 +250,125 @@ def test_the_bias_of_a_score() -> None:
     assert (one < -5 * many.abs().max()).all()
 
 
-def test_areas_of_the_exact_conditionals_have_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+class Off(ConditionalModel):
+    """The conditionals of ``exact``, with errors log q − log p of (N, D) times the mask's size."""
+
+    def __init__(self, exact: ConditionalModel, error: torch.Tensor) -> None:
+        self.exact = exact
+        self.error = error
+        self.num_features = exact.num_features
+
+    def _log_conditional(self, x, mask):
+        size = mask.sum(dim=1)[:, None, None]
+        error = torch.where(mask[:, None], size * self.error, 0.0)
+        return self.exact.log_conditional(x, mask) + error
+
+
+def test_areas_have_the_error_of_their_conditionals(monkeypatch: pytest.MonkeyPatch) -> None:
     model = vae.dense_model(parameters(), 0, 0.3)
     x, exact = normal(3, 6), deep_vae.on_grid(model)
     monkeypatch.setattr(recursion, "SIZES", (1, 3, 6))
     assert recursion.area_error(model, exact, x).abs().max() == 0
-
-    class OffBySize(ConditionalModel):  # S off by M: the sum is 1 + ... + 6
-        num_features = 6
-
-        def _log_conditional(self, x, mask):
-            return exact.log_conditional(x, mask) + mask.sum(dim=1)[:, None, None]
-
-    error = recursion.area_error(model, OffBySize(), x)
+    # S off by M: the sum is 1 + ... + 6.
+    error = recursion.area_error(model, Off(exact, torch.ones(3, 6).double()), x)
     torch.testing.assert_close(error, torch.full((3,), 21.0).double())
+
+
+def test_conditionals_are_compared_by_what_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of six is hidden; three images, whose hidden coordinates are off by 1, 3 and −1 nats."""
+    model = vae.dense_model(parameters(), 0, 0.3)
+    off = Off(deep_vae.on_grid(model), torch.tensor([1.0, 3.0, -1.0]).double()[:, None])
+    monkeypatch.setattr(recursion, "approximations", lambda *_: [off, off.exact])
+    found = recursion.compare(model, normal(3, 6))
+    root_mean_square = math.sqrt((1 + 9 + 1) / 3)
+    bias = 6 * (1 + 3 - 1) / 3
+    error = 6 * math.sqrt((0 + 4 + 4) / 2) / math.sqrt(3)
+    expected = torch.tensor([[root_mean_square, bias, error], [0.0, 0.0, 0.0]]).double()
+    torch.testing.assert_close(found, expected)
+
+
+def test_pseudo_gibbs_comes_first_and_accepts_whatever_is_proposed() -> None:
+    model = vae.dense_model(parameters(), 0, 0.3)
+    pseudo_gibbs, metropolis, weighted = recursion.approximations(model, 20)
+    assert (pseudo_gibbs.corrected, metropolis.corrected) == (False, True)
+    for chains in (pseudo_gibbs, metropolis):  # half of the steps are thrown away
+        assert chains.num_chains * (chains.num_steps - chains.num_steps // 2) == 20
+    assert weighted.num_samples == 20
+
+
+def test_areas_are_those_of_pseudo_gibbs_on_data_or_on_draws(monkeypatch) -> None:
+    """As if the area of an image were off by the mean of its pixels."""
+
+    def area_error(model: vae.VAE, method: object, x: torch.Tensor) -> torch.Tensor:
+        assert method == "pseudo-Gibbs"
+        return x.mean(dim=1)
+
+    monkeypatch.setattr(recursion, "approximations", lambda *_: ["pseudo-Gibbs", "Metropolis"])
+    monkeypatch.setattr(recursion, "area_error", area_error)
+    monkeypatch.setattr(recursion, "compare", lambda *_: torch.zeros(3, 3))
+    networks = CONFIG.start(X)
+    monkeypatch.setattr(
+        recursion.Recursion, "train", lambda *_: SimpleNamespace(parameters=networks)
+    )
+    arrays = CONFIG.examine("elbo", networks, X.double()) | CONFIG._judged(X, RunContext())
+    few = X[: CONFIG.area_data].double()
+    for name in ("area/elbo", "judged/area"):
+        torch.testing.assert_close(arrays[name], few.mean().expand(2))
+    draws = [
+        deep_vae.on_grid(model).sample(CONFIG.area_data, generator=generator(run)).mean()
+        for run, model in enumerate(CONFIG.models(networks))
+    ]
+    torch.testing.assert_close(arrays["area_model/elbo"], torch.stack(draws))
+
+
+def test_findings_of_the_recursion(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two seeds, which differ by 2 in all that is written down."""
+    lml = {
+        "baseline": 10.0,
+        "20 draws of z": 13.0,
+        "encoder by the ELBO": 17.0,
+        "uniform": 22.0,
+        "exact": 50.0,
+        "partial, weighted, 20": 39.0,
+        "partial_uniform": 95.0,
+        "elbo": 80.0,
+    }
+
+    def trained(self, name: str, *_: Any) -> dict[str, torch.Tensor]:
+        first = torch.tensor([lml.get(name, math.nan)])
+        table = torch.full((2, 3, 3), math.nan).double()
+        table[:, 0, 1] = torch.tensor([5.0, 7.0])  # the bias of pseudo-Gibbs
+        return {
+            f"lml/{name}": torch.cat([first, first + 2.0]).double(),
+            f"encoder/{name}": torch.tensor([1.0, 6.0] if name == "baseline" else [math.nan] * 2),
+            f"posterior/{name}": torch.tensor([4.0, 8.0]),
+            f"conditionals/{name}/fixed": table if name == "elbo" else table.fill_(math.nan),
+            f"area/{name}": torch.tensor([8.0, 10.0]) if name == "elbo" else table,
+        }
+
+    judged = {"judged/lml": torch.full((2,), math.nan), "judged/area": torch.tensor([3.0, 5.0])}
+    monkeypatch.setattr(recursion.Recursion, "_variant", trained)
+    monkeypatch.setattr(recursion.Recursion, "_judged", lambda *_: judged)
+    found = recursion.Recursion.preset("quick").run(RunContext()).findings
+    assert {name: finding.measured for name, finding in found.items()} == {
+        "claim-approximate-estimation": 4.0,
+        "recursion-encoder-width": (1 / 4 + 6 / 8) / 2,
+        "recursion-many-draws": 3.0,
+        "recursion-encoder-by-elbo": 7.0,
+        "recursion-uniform-size": 12.0,
+        "recursion-against-exact": -40.0,
+        "partial-against-exact": -11.0,
+        "partial-uniform-against-elbo": 15.0,
+        "pseudo-gibbs-bias": 6.0,
+        "pseudo-gibbs-area": 9.0,
+    }
 
 
 def test_widths_of_encoder_and_posterior() -> None:
     """Orthogonal loadings of length 2: posterior variance σ²/(4 + σ²), codes of x in closed form."""
     loadings = 2 * torch.linalg.qr(normal(6, 2)).Q
     model = vae.VAE(
-        lambda x: (x[..., :2], x[..., :2] * 0 - 1.0),
+        lambda x: (x[..., :2], x[..., :2] * 0 - torch.tensor([1.0, 3.0]).double()),
         lambda z: z @ loadings.T,
         num_features=6,
         latent_dim=2,
@@ -278,7 +377,7 @@ def test_widths_of_encoder_and_posterior() -> None:
     x = normal(4, 6)
     found = recursion.codes(model, x)
     assert found["posterior"] == pytest.approx(math.sqrt(0.3 / 4.3), abs=1e-6)
-    assert found["encoder"] == pytest.approx(math.exp(-0.5), abs=1e-6)
+    assert found["encoder"] == pytest.approx((math.exp(-0.5) + math.exp(-1.5)) / 2, abs=1e-6)
 
 
 def test_every_variant_takes_a_step() -> None:
