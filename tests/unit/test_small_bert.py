@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -18,6 +19,7 @@ from other_device import OtherDevice
 from experiments.experiment import RunContext
 from experiments.small_bert import SmallBert
 from mpt_lml.files import CheckpointMismatchError, read_json
+from mpt_lml.recorded import Finding
 from mpt_score import networks, texts
 from mpt_score.trainings import small_bert
 from mpt_score.trainings.small_bert import (
@@ -25,6 +27,7 @@ from mpt_score.trainings.small_bert import (
     SPECIAL_TOKENS,
     TINY,
     SmallBertSettings,
+    TrainingText,
     train_small_bert,
     train_tokenizer,
 )
@@ -75,6 +78,23 @@ def test_state_of_other_settings_is_refused(tmp_path: Path) -> None:
     run(tmp_path)
     with pytest.raises(CheckpointMismatchError, match="its batch_tokens is 256, wanted 128"):
         SmallBert.preset("quick", num_steps=5, batch_tokens=128).run(RunContext(folder=tmp_path))
+
+
+def test_the_gain_is_the_smallest_and_a_unigram_knows_the_frequencies(monkeypatch) -> None:
+    """Of four pieces of training text, two held-out rows between their ends, and three rates."""
+    text = SimpleNamespace(
+        tokenizer=range(8),
+        stream=torch.tensor([5, 5, 5, 7]),
+        held_out=torch.tensor([[2, 5, 5, 3], [2, 7, 6, 3]]),
+    )
+    watched = torch.tensor([[0.0, -9.0, -8.0, -7.0], [4.0, -2.0, -6.0, -3.0]])
+    monkeypatch.setattr(TrainingText, "read", lambda settings: text)
+    monkeypatch.setattr(SmallBert, "train", lambda *_: watched)
+    outcome = SmallBert.preset("quick").run(RunContext())
+    assert outcome.findings["small-bert-gain"] == Finding(2.0)  # of 7, 2 and 4
+    # One more of each of eight pieces, 0 to 7: the piece 5 has 4 of 12, 6 has 1, 7 has 2.
+    expected = (2 * math.log(4 / 12) + math.log(2 / 12) + math.log(1 / 12)) / 4
+    assert outcome.arrays["unigram"].item() == pytest.approx(expected)
 
 
 RESULTS = Path(__file__).parents[2] / "book" / "results"
