@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import stand_in_lm_eval
@@ -208,40 +208,37 @@ class TestModel:
         assert "1 of 4 texts have unknown tokens" in caplog.text
         assert "2 of 4 texts have no token to score" in caplog.text
 
-    def test_bits_a_byte_have_their_error(self, adapter) -> None:
-        """Of a ratio of sums over texts; all three texts have so few tokens that masks add none."""
+    def test_bits_a_byte_of_scores_that_are_written_down(
+        self, adapter, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Of texts of 7, 13, 6 and 5 bytes; the second has an unknown token, the third no other."""
         from lm_eval.api.instance import Instance
 
+        bit = math.log(2)
+        scores = SimpleNamespace(
+            num_tokens=torch.tensor([2, 3, 2]),
+            num_unknown=torch.tensor([0, 1, 0]),
+            log_score=torch.tensor([-10.0, -22.5, -10.0]).double() * bit,
+            standard_error=torch.tensor([3.0, 3.0, 0.5]).double() * bit,
+            num_passes=torch.tensor([3, 7, 3]),
+            num_windows=torch.tensor([1, 1, 1]),
+        )
         model = adapter.MaskedHarness(tiny(), tokenizer())
+        monkeypatch.setattr(mpt_score, "sentences", lambda *_, **options: scores)
+        texts = [("a", "the cat"), ("a", "a cat sat ☃"), ("a", "☃☃"), ("b", "a dog")]
         asked = [
-            Instance("loglikelihood_rolling", {}, (text,), 0, (task, n, 1))
-            for n, (task, text) in enumerate(
-                [("a", "the cat"), ("b", "a dog sat"), ("a", "a cat sat")]
-            )
+            Instance("loglikelihood_rolling", {}, (text,), 0, (task, number, 1))
+            for number, (task, text) in enumerate(texts)
         ]
         values = model.loglikelihood_rolling(asked)
-        first, last = (-values[n] / math.log(2) for n in (0, 2))
-        # Two texts: the residuals are opposite to each other, and √(2/1 · 2 r²) is 2 |r|.
-        mean = (first + last) / (7 + 9)
-        error = 2 * abs(first - 7 * mean) / (7 + 9)
-        (of_a, of_b) = model.said["loglikelihood_rolling"]["notices"]
-        assert f"task a: {mean:.5g} bits a byte over 2 texts, ± {error:.2g} from" in of_a
-        assert "± 0 from the masks" in of_a and "10 passes" in of_a  # 3 masks, and 7
-        assert (
-            f"task b: {-values[1] / 9 / math.log(2):.5g} bits a byte over 1 texts, ± 0 from" in of_b
-        )
-
-    def test_the_error_over_masks_is_that_of_the_scores(self, adapter) -> None:
-        model = adapter.MaskedHarness(tiny(), tokenizer())
-        texts = ["the cat sat on the dog", "a dog sat on a ☃ on the cat"]
-        model.loglikelihood_rolling(requests("loglikelihood_rolling", *((text,) for text in texts)))
-        scores = mpt_score.sentences(model.scorer, texts, num_masks=33)
-        rate = 1 + scores.num_unknown / scores.num_tokens
-        num_bytes = sum(len(text.encode()) for text in texts)
-        error = (rate * scores.standard_error).square().sum().sqrt() / math.log(2) / num_bytes
-        assert error > 0
-        said = model.get_model_info()["mpt_score"]["loglikelihood_rolling"]
-        assert f"± {error:.2g} from the masks" in said["notices"][-1]
+        # Four tokens for three: −30 bits. So 50 bits are for 25 bytes, and six more cost 12.
+        assert values == pytest.approx([-10 * bit, -30 * bit, -12 * bit, -10 * bit])
+        # Residuals of 2 bits a byte are −4, 4 and 0: √(3/2 · 32)/26. Over masks: √(3² + 4²)/26.
+        assert model.said["loglikelihood_rolling"]["notices"][-2:] == [
+            "task a: 2 bits a byte over 3 texts, ± 0.27 from one text to another, in which is "
+            "± 0.19 from the masks that were drawn; 10 passes.",
+            "task b: 2 bits a byte over 1 texts, ± 0.1 from the masks that were drawn; 3 passes.",
+        ]
 
     def test_whole_texts_by_blocks(self, adapter) -> None:
         settings = {"block_length": 2, "later": "absent"}

@@ -15,6 +15,7 @@ import torch
 from tiny_bert import LINES, tiny, tokenizer
 
 import mpt_score
+from mpt_lml.results import Estimate
 
 FOLDER = Path(str(files("mpt_score") / "masked_log_score"))
 INSTALLED = importlib.util.find_spec("evaluate") is not None
@@ -56,22 +57,31 @@ def folder(tmp_path: Path) -> str:
     return str(tmp_path / "network")
 
 
-def test_its_numbers_are_those_of_the_library(metric: Any, folder: str) -> None:
-    found = metric.compute(predictions=list(LINES), model_id=folder, device="cpu")
-    scores = mpt_score.sentences(mpt_score.load(folder, device="cpu"), LINES)
-    per_token = scores.log_score / scores.num_tokens
-    torch.testing.assert_close(torch.tensor(found["log_scores_per_token"]).double(), per_token)
-    assert found["num_tokens"] == scores.num_tokens.tolist()
-    perplexities = [math.exp(-value) for value in per_token.tolist()]
-    assert found["perplexities"] == pytest.approx(perplexities)
-    mean = math.fsum(perplexities) / len(LINES)
-    assert found["mean_perplexity"] == pytest.approx(mean)
-    squares = math.fsum((each - mean) ** 2 for each in perplexities)
-    error = math.sqrt(squares / (len(LINES) - 1) / len(LINES))
-    assert found["mean_perplexity_error"] == pytest.approx(error)
-    assert found["bits_per_byte"] == pytest.approx(float(scores.mean("byte")))
-    assert found["bits_per_byte_error"] == pytest.approx(scores.mean("byte").standard_error)
-    assert found["model"] == folder
+def test_numbers_of_scores_that_are_written_down(
+    metric: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two texts with 2 and 4 tokens."""
+    scores = SimpleNamespace(
+        log_score=torch.tensor([-4.0, -12.0]).double(),
+        standard_error=torch.tensor([1.0, 3.0]).double(),
+        num_tokens=torch.tensor([2, 4]),
+        mean=lambda unit: {"byte": Estimate(1.5, 0.25)}[unit],
+    )
+    monkeypatch.setattr(mpt_score, "load", lambda *_, **options: SimpleNamespace(name="a model"))
+    monkeypatch.setattr(mpt_score, "sentences", lambda *_, **options: scores)
+    found = metric.compute(predictions=["the cat", "a dog sat."], model_id="folder")
+    assert found == {
+        "log_scores": [-4.0, -12.0],
+        "log_scores_per_token": [-2.0, -3.0],
+        "standard_errors_per_token": [0.5, 0.75],
+        "num_tokens": [2, 4],
+        "perplexities": pytest.approx([math.exp(2), math.exp(3)]),
+        "mean_perplexity": pytest.approx((math.exp(2) + math.exp(3)) / 2),
+        "mean_perplexity_error": pytest.approx((math.exp(3) - math.exp(2)) / 2),
+        "bits_per_byte": 1.5,
+        "bits_per_byte_error": 0.25,
+        "model": "a model",
+    }
 
 
 def test_one_text_has_no_error_over_texts(metric: Any, folder: str) -> None:
