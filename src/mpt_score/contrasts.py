@@ -6,6 +6,7 @@ its terms one by one.
 """
 
 import math
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,9 @@ from torch import Tensor
 from mpt_lml.checks import check
 from mpt_lml.results import Estimate, as_rows, mean_estimate
 from mpt_score.tokens import as_list
+
+SAME_WEIGHT = 1e-9
+"""Largest difference, as a share of the largest weight, of two weights that are the same."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,8 +102,8 @@ def contrast_of(
         unit: of the terms.
 
     Raises:
-        ValueError: for another number of weights, where all of them are 0, and where those of one item
-            add up to 0 and those of another do not.
+        ValueError: for another number of weights, where all of them are 0, and for an item whose texts
+            have other weights than those of most items.
     """
     listed = weights.tolist() if isinstance(weights, Tensor) else as_list(weights)
     check(("weights", listed, Sequence[float]))
@@ -131,28 +135,61 @@ def _require_same_design(
     texts: Int[Tensor, " R"],
     rows_of_item: dict[Any, list[int]],
 ) -> None:
-    """Refuse an item that misses a condition, or has one twice, where others are complete.
+    """Refuse an item that misses a text of a condition, or has one twice.
 
-    What is left of its contrast is no difference but the score of a whole text. A region may have
-    another number of words in each condition, with one weight for all or with weights that add up to
-    one, so an item is complete if either its weights add up to 0 or those of its texts do. Items
-    without a value say so by themselves.
+    A sum of weights does not show it: an item that misses both texts of one noun has a simple effect
+    in place of an interaction. So the weights of its texts, in any order, must be those of most items.
+    A region may have another number of words in each text, either with one weight for all of them or
+    with weights that add up to that of the text: one of the two must be the same in all items. Items
+    without a value are left out, as they already have none.
     """
-    is_complete: dict[Any, bool] = {}
+    weights_of_texts: dict[Any, list[list[float]]] = {}
     for item, rows in rows_of_item.items():
         if terms[rows].isnan().any():
             continue
-        weights = weight[rows]
-        of_text = dict(zip(texts[rows].tolist(), weights.tolist(), strict=True))
-        nothing = 1e-9 * weights.abs().sum().item()
-        smaller = min(abs(weights.sum().item()), abs(sum(of_text.values())))
-        is_complete[item] = smaller <= nothing
-    if len(set(is_complete.values())) == 2:
-        item = next(item for item, complete in is_complete.items() if not complete)
-        raise ValueError(
-            f"weights of item {item!r} do not add up to 0, as those of other items do: it misses a "
-            "condition, or has one twice. Add what is missing, or leave the item out."
-        )
+        of_text: dict[int, list[float]] = {}
+        for text, each in zip(texts[rows].tolist(), weight[rows].tolist(), strict=True):
+            of_text.setdefault(text, []).append(each)
+        weights_of_texts[item] = list(of_text.values())
+    if not weights_of_texts:
+        return
+    rounding = SAME_WEIGHT * weight.abs().max().item()
+    by_sum = {
+        item: _sorted_weights([[math.fsum(each)] for each in of_texts], rounding)
+        for item, of_texts in weights_of_texts.items()
+    }
+    by_word = {
+        item: _sorted_weights(of_texts, rounding) for item, of_texts in weights_of_texts.items()
+    }
+    designs = max(by_sum, by_word, key=lambda designs: _most_common(designs)[1])
+    expected, count = _most_common(designs)
+    if count == len(designs):
+        return
+    item, weights = next(pair for pair in designs.items() if pair[1] != expected)
+    raise ValueError(
+        f"weights of the texts of item {item!r} must be {_listed(expected, rounding)}, as in other "
+        f"items, got {_listed(weights, rounding)}: add the text that is missing, take out the one that "
+        "is there twice, or leave the item out."
+    )
+
+
+Weights = tuple[tuple[int, ...], ...]
+"""The different weights within each text of an item, sorted, as multiples of what is rounding."""
+
+
+def _sorted_weights(of_texts: list[list[float]], rounding: float) -> Weights:
+    return tuple(
+        sorted(tuple(sorted({round(each / rounding) for each in text})) for text in of_texts)
+    )
+
+
+def _most_common(designs: dict[Any, Weights]) -> tuple[Weights, int]:
+    """The weights that most items have, and how many have them; the first of those with as many."""
+    return Counter(designs.values()).most_common(1)[0]
+
+
+def _listed(weights: Weights, rounding: float) -> str:
+    return ", ".join(f"{each * rounding:.6g}" for text in weights for each in text)
 
 
 def error_over_orders(terms: Float[Tensor, "T S"]) -> Float[Tensor, " T"]:

@@ -225,7 +225,8 @@ class SentenceScores:
             Σ w · log-score of each item, nats, with its error over orders, and means over items.
 
         Raises:
-            ValueError: where items were not named, and for another number of weights.
+            ValueError: where items were not named, for another number of weights, and for an item whose
+                texts have other weights than those of most items: one is missing, or there twice.
 
         >>> coin = lambda ids, mask: torch.tensor([0.25, 0.75]).log().expand(ids.shape + (2,))
         >>> scores = sentences(coin, [[0, 1], [0, 0]], items=["a", "a"])

@@ -186,7 +186,9 @@ class TokenScores:
             a token that counts is unknown.
 
         Raises:
-            ValueError: where items were not named, without orders, and for another number of weights.
+            ValueError: where items were not named, without orders, for another number of weights, and
+                for an item whose texts have other weights than those of most items: one is missing, or
+                there twice. Words of a region have one weight, or weights that add up to the text's.
 
         >>> coin = lambda ids, mask: torch.tensor([0.25, 0.75]).log().expand(ids.shape + (2,))
         >>> scores = surprisals(coin, [[1, 0], [1, 1]], items=["a", "a"])

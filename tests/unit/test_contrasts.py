@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -21,7 +22,7 @@ S = 3
 # Two items of two conditions, with six tokens each but for the last text, which has seven.
 TEXTS = [[0, 1, 1, 0, 1, 0], [1, 1, 1, 0, 1, 0], [0, 0, 1, 0, 0, 1], [0, 1, 1, 0, 0, 1, 1]]
 ITEMS = ["a", "a", "b", "b"]
-WEIGHTS = [1.0, -0.75, 2.0, -0.5]
+WEIGHTS = [1.0, -0.75, -0.75, 1.0]
 
 
 TEN = [0, 1, 1, 0, 1, 0, 0, 1, 0, 1]
@@ -184,12 +185,13 @@ def test_a_contrast_of_tokens_is_the_literal_sum(unit: Any) -> None:
     weights = [0.0] * 25
     for place, weight in zip((2, 8, 14, 20), WEIGHTS, strict=True):
         weights[place] = weight
-    weights[24] = 3.0
+    weights[20] = -2.0
+    weights[24] = 3.0  # together 1, as the weight of the first text
     contrast = found.contrast(weights, unit)
     assert contrast.unit == unit
     per_nat = -1 / math.log(2) if unit == "bits" else -1.0
     along = per_nat * torch.stack([*(found.terms[place] for place in (2, 8, 14, 20))])
-    along[3] = -0.5 * along[3] + 3.0 * per_nat * found.terms[24]
+    along[3] = -2.0 * along[3] + 3.0 * per_nat * found.terms[24]
     for item, name in enumerate(contrast.items):
         value, error = literal_contrast(along, GROUPS[name], [*WEIGHTS[:3], 1.0])
         assert contrast.value[item].item() == pytest.approx(value, abs=1e-10)
@@ -345,7 +347,7 @@ class TestSkippedTexts:
     def test_nor_that_of_its_tokens(self) -> None:
         """What is left of the item are the weights of one condition: no difference."""
         found = mpt_score.surprisals(self.scorer, TEXTS, items=ITEMS, skip=True)
-        weights = [1.0, *[0.0] * 5, 2.0, *[0.0] * 5, -0.5, *[0.0] * 6]
+        weights = [1.0, *[0.0] * 5, 1.0, *[0.0] * 5, -1.0, *[0.0] * 6]
         contrast = found.contrast(weights)
         assert contrast.items == ("a", "b")
         assert contrast.value.isnan().tolist() == [True, False]
@@ -400,6 +402,76 @@ def test_an_unknown_word_in_one_condition_leaves_no_contrast() -> None:
     assert found.contrast([1, -1, 1, -1]).value.isnan().tolist() == [False, True]
 
 
+def coin(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Says ¼ of the value 0 and ¾ of 1, whatever is shown."""
+    return torch.tensor([0.25, 0.75], dtype=torch.float64).log().expand(*ids.shape, 2)
+
+
+class TestDesigns:
+    """Two nouns and two pronouns: an interaction, which coins do not have."""
+
+    conditions = ([0, 1], [0, 0], [1, 1], [1, 0])
+    interaction = (1, -1, -1, 1)
+    scorer = mpt_score.load(coin)
+
+    def contrast(
+        self, texts: list[list[int]], items: list[str], weights: Sequence[float]
+    ) -> Contrast:
+        return mpt_score.sentences(self.scorer, texts, items=items).contrast(weights)
+
+    def test_items_have_the_same_weights_in_any_order(self) -> None:
+        contrast = self.contrast(
+            [*self.conditions, *self.conditions[::-1]],
+            ["a"] * 4 + ["b"] * 4,
+            [*self.interaction, *self.interaction[::-1]],
+        )
+        torch.testing.assert_close(contrast.value, torch.zeros(2, dtype=torch.float64))
+
+    @pytest.mark.bad_input
+    def test_an_item_without_one_noun_is_refused(self) -> None:
+        """Its simple effect, log 3, would be half of the mean interaction."""
+        texts = [*self.conditions, *self.conditions[:2]]
+        message = (
+            r"weights of the texts of item 'b' must be -1, -1, 1, 1, as in other items, got -1, 1: add "
+            "the text that is missing, take out the one that is there twice, or leave the item out"
+        )
+        with pytest.raises(ValueError, match=message):
+            self.contrast(texts, ["a"] * 4 + ["b"] * 2, [*self.interaction, 1, -1])
+
+    @pytest.mark.bad_input
+    def test_an_item_that_stands_twice_is_refused(self) -> None:
+        with pytest.raises(ValueError, match="of item 'b' must be -1, 1, .* got -1, -1, 1, 1:"):
+            self.contrast([[0, 1], [0, 0]] * 4, ["a"] * 2 + ["b"] * 4 + ["c"] * 2, [1, -1] * 4)
+
+    @pytest.mark.bad_input
+    def test_the_item_that_differs_from_most_is_named(self) -> None:
+        with pytest.raises(ValueError, match="of item 'a' must be -1, 1, .* got 1:"):
+            self.contrast([[0, 1], [0, 0]] * 3, list("aabbcc"), [1, 0, 1, -1, 1, -1])
+
+    @pytest.mark.bad_input
+    @pytest.mark.parametrize("weight", [-1.001, -0.999, 1.0])
+    @pytest.mark.parametrize("scale", [1.0, 1e-12])
+    def test_a_weight_that_is_another_is_refused(self, weight: float, scale: float) -> None:
+        weights = [scale, -scale, scale, scale * weight]
+        with pytest.raises(ValueError, match=f"of item 'b' must be {-scale:g}, {scale:g}, as in"):
+            self.contrast([[0, 1], [0, 0]] * 2, list("aabb"), weights)
+
+    def test_weights_of_words_add_up_but_for_rounding(self) -> None:
+        """A region of one word, and one of three in the second text of the other item."""
+        texts = [[0], [1], [0], [1] * 3]
+        found = mpt_score.surprisals(self.scorer, texts, items=["a", "a", "b", "b"])
+        weights = [0.3, -0.3, 0.3, -0.1, -0.1, -0.1]
+        assert math.fsum(weights[3:]) != -0.3
+        assert found.contrast(weights).value.exp2().tolist() == pytest.approx([3**0.3] * 2)
+
+    @pytest.mark.bad_input
+    def test_words_of_two_texts_are_not_those_of_one(self) -> None:
+        texts = [[0, 1], [1, 0], [0, 1]]
+        found = mpt_score.surprisals(self.scorer, texts, items=["a", "a", "b"])
+        with pytest.raises(ValueError, match="weights of the texts of item 'b'"):
+            found.contrast([1, 0, -1, 0, 1, -1])
+
+
 @pytest.mark.bad_input
 def test_what_is_refused() -> None:
     found = mpt_score.sentences(SCORER, TEXTS, items=ITEMS)
@@ -407,7 +479,6 @@ def test_what_is_refused() -> None:
         ([1, -1], "weights must be 4 numbers, one a row, got 2"),
         ([0, 0, 0, 0], "weights must not all be 0"),
         ([1, math.nan, 0, 0], "weights must be a single number .* got nan"),
-        ([1, -1, 1, 0], "weights of item 'b' do not add up to 0, as those of other items do"),
     ):
         with pytest.raises(ValueError, match=message):
             found.contrast(weights)
