@@ -71,7 +71,8 @@ class Estimate(float):
 
     def __repr__(self) -> str:
         if math.isnan(self.standard_error):
-            return f"{self:.4f} {self.unit} (no error from one sample)"
+            reason = "error not known" if self.num_samples > 1 else "no error from one sample"
+            return f"{self:.4f} {self.unit} ({reason})"
         if self.num_samples == 0 and self.standard_error == 0.0:
             return f"{self:.4f} {self.unit} (exact)"
         return f"{self:.4f} ± {self.standard_error:.4f} {self.unit}"

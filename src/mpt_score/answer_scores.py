@@ -247,7 +247,7 @@ class _Scores(NamedTuple):
             terms = scored.result
             text = [to_score[number].text for number in scored.numbers]
             self.totals[text] = terms.terms.sum(dim=2)
-            self.has_spread[text] = terms.has_spread
+            self.has_spread[text] = terms.degrees > 0
             self.pseudo[text] = terms.pseudo.sum(dim=1)
             self.within_word[text] = terms.within_word.sum(dim=1)
             self.num_tokens[text] = scored.rows.num_places

@@ -9,18 +9,20 @@ import math
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mpt_lml.checks import check
+from mpt_lml.checks import Interval, check, checked
 from mpt_lml.results import Estimate, as_rows, mean_estimate
 from mpt_score.tokens import as_list
 
 SAME_WEIGHT = 1e-9
 """Largest difference, as a share of the largest weight, of two weights that are the same."""
+NO_SPREAD = 1e-6
+"""Largest error, as a share of what was added up, that is rounding: networks say single precision."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,18 +33,40 @@ class Contrast:
         items: their names.
         value: Σ_r w_r times the score of r over the texts or tokens r of an item, (I,); nan where one
             of them has no score.
-        order_error: its standard error over orders, (I,); 0 where all orders are in it, nan where no
-            two that differ were drawn.
-        unit: of both.
+        order_error: its standard error over orders, (I,); 0 where all orders are in it. It is nan,
+            which stands for not known, where all orders that were drawn gave the same number: a single
+            one, equal ones, or orders of which none showed the words that differ.
+        degrees: of freedom of ``order_error``, (I,); 0 where that is nan, without end where it is 0.
+        unit: of value and error.
 
-    >>> Contrast(("a", "b"), torch.tensor([1.0, 3.0]), torch.tensor([0.3, 0.4]), "bits").mean()
+    >>> value = torch.tensor([1.0, 3.0])
+    >>> contrast = Contrast(
+    ...     ("a", "b"), value, torch.tensor([0.3, 0.4]), torch.tensor([3.0, 3.0]), "bits"
+    ... )
+    >>> contrast.mean()
     2.0000 ± 1.0000 bits
+    >>> contrast.interval()
+    tensor([[0.0453, 1.9547],
+            [1.7270, 4.2730]], dtype=torch.float64)
     """
 
     items: tuple[Any, ...]
     value: Float[Tensor, " I"]
     order_error: Float[Tensor, " I"]
+    degrees: Float[Tensor, " I"]
     unit: str
+
+    @checked
+    def interval(self, level: Annotated[float, Interval("(0,1)")] = 0.95) -> Float[Tensor, "I two"]:
+        """Where the values would be with every order: Student's intervals over orders.
+
+        Args:
+            level: their coverage.
+
+        Returns:
+            Their ends, (I, 2), in the unit of the values.
+        """
+        return students_interval(self.value, self.order_error, self.degrees, level)
 
     def mean(self) -> Estimate:
         """The mean over items, with its error over items: for items like these.
@@ -56,18 +80,32 @@ class Contrast:
         return mean_estimate(self.value[self._has_value()], self.unit)
 
     def mean_of_these(self) -> Estimate:
-        """The same mean with its error over orders alone: how far it is off for these very items."""
+        """The same mean with its error over orders alone: how far it is off for these very items.
+
+        The error is nan where that of an item is.
+        """
         has_value = self._has_value()
         count = int(has_value.sum())
         error = self.order_error[has_value].square().sum().sqrt().item() / count
         return Estimate(self.value[has_value].mean().item(), error, count, self.unit)
 
     def rows(self) -> list[dict[str, Any]]:
-        """One dictionary an item, for a table. None stands for what is not known."""
+        """One dictionary an item, for a table.
+
+        ``low`` and ``high`` are the ends of 95 % intervals. None stands for what is not known, and for
+        degrees of freedom without end.
+        """
+        low, high = self.interval().T
+        numbers = {
+            "value": self.value,
+            "order_error": self.order_error,
+            "degrees": self.degrees,
+            "low": low,
+            "high": high,
+        }
         columns: dict[str, Any] = {"item": self.items}
-        for name in ("value", "order_error"):
-            numbers = getattr(self, name).tolist()
-            columns[name] = [None if math.isnan(number) else number for number in numbers]
+        for name, values in numbers.items():
+            columns[name] = [each if math.isfinite(each) else None for each in values.tolist()]
         columns["unit"] = [self.unit] * len(self.items)
         return as_rows(columns)
 
@@ -87,7 +125,7 @@ def contrast_of(
     items: Sequence[Any],
     texts: Int[Tensor, " R"],
     same_orders: Int[Tensor, " R"],
-    has_spread: Bool[Tensor, " R"],
+    degrees: Float[Tensor, " R"],
     unit: str,
 ) -> Contrast:
     """The contrast of each item from R scored texts or tokens.
@@ -98,7 +136,8 @@ def contrast_of(
         items: the item of each.
         texts: the number of the text of each.
         same_orders: equal where two were scored along the same orders; others are independent.
-        has_spread: whether the orders of each tell their spread, or are all in it.
+        degrees: of freedom of the error of each over its orders: 0 where these are one or all the same,
+            without end where all orders are in it.
         unit: of the terms.
 
     Raises:
@@ -117,16 +156,85 @@ def contrast_of(
         rows_of_item.setdefault(items[row], []).append(row)
     _require_same_design(weight, terms, texts, rows_of_item)
     values = []
-    errors = []
+    variances = []
+    squares_per_degree = []
     for rows in rows_of_item.values():
         weighted = weight[rows, None] * terms[rows]
         values.append(weighted.mean(dim=1).sum())
         _, group = same_orders[rows].unique(return_inverse=True)
-        sums = weighted.new_zeros(int(group.max()) + 1, terms.shape[1])
-        sums.index_add_(0, group, weighted)
-        error = error_over_orders(sums).square().sum().sqrt()
-        errors.append(error.where(has_spread[rows].all(), math.nan))
-    return Contrast(tuple(rows_of_item), torch.stack(values), torch.stack(errors), unit)
+        of_groups = [group == number for number in range(int(group.max()) + 1)]
+        parts = [_variance(weighted[of_group], degrees[rows][of_group]) for of_group in of_groups]
+        variances.append(sum(variance for variance, _ in parts))
+        squares_per_degree.append(sum(variance**2 / degrees for variance, degrees in parts))
+    variance = torch.tensor(variances, dtype=torch.float64)
+    degrees_of_items = degrees_of_sum(
+        variance, torch.tensor(squares_per_degree, dtype=torch.float64)
+    )
+    return Contrast(
+        tuple(rows_of_item), torch.stack(values), variance.sqrt(), degrees_of_items, unit
+    )
+
+
+def _variance(weighted: Float[Tensor, "G S"], degrees: Float[Tensor, " G"]) -> tuple[float, float]:
+    """The variance of the sum of G terms over S orders that they share, and its degrees of freedom.
+
+    From orders that differ and yet gave the same sum it is nan. None of them may have shown the words
+    on which the terms differ, and then they tell nothing of those that do.
+
+    Args:
+        weighted: weight times score of each term along each order.
+        degrees: as of :func:`contrast_of`.
+    """
+    if weighted.isnan().any():
+        return math.nan, 1.0
+    if degrees.isinf().all():
+        return 0.0, math.inf
+    num_orders = weighted.shape[1]
+    error = error_over_orders(weighted.sum(dim=0, keepdim=True)).item()
+    has_spread = error > NO_SPREAD * weighted.abs().mean(dim=1).sum().item()
+    if not has_spread or not degrees.all():
+        return math.nan, 1.0
+    return error**2, num_orders - 1.0
+
+
+def degrees_of_sum(
+    variance: Float[Tensor, " N"], squared_per_degree: Float[Tensor, " N"]
+) -> Float[Tensor, " N"]:
+    """Of freedom of a variance that is a sum (Satterthwaite).
+
+    Args:
+        variance: the sum of the variances of independent terms.
+        squared_per_degree: the sum of their squares, each over its degrees of freedom.
+
+    Returns:
+        0 where there is no variance, without end where it is 0.
+    """
+    degrees = variance.square() / squared_per_degree
+    return torch.where(variance.isnan(), 0.0, degrees.nan_to_num(math.inf, posinf=math.inf))
+
+
+def students_interval(
+    value: Float[Tensor, " N"],
+    error: Float[Tensor, " N"],
+    degrees: Float[Tensor, " N"],
+    level: float,
+) -> Float[Tensor, "N two"]:
+    """Student's intervals around N values.
+
+    Args:
+        value: in any unit.
+        error: their standard errors.
+        degrees: of freedom of these; 0 gives nan.
+        level: the coverage of each.
+
+    Returns:
+        Their ends, (N, 2).
+    """
+    from scipy import stats
+
+    quantile = torch.tensor(stats.t.ppf(0.5 * (1 + level), degrees.numpy()))
+    reach = quantile * error
+    return torch.stack([value - reach, value + reach], dim=1)
 
 
 def _require_same_design(

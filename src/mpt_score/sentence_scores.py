@@ -11,7 +11,13 @@ from torch import Tensor
 
 from mpt_lml.checks import Count, Index, Interval, Positive, check, checked
 from mpt_lml.results import Estimate, as_rows, ratio_estimate
-from mpt_score.contrasts import Contrast, contrast_of, item_names
+from mpt_score.contrasts import (
+    Contrast,
+    contrast_of,
+    degrees_of_sum,
+    item_names,
+    students_interval,
+)
 from mpt_score.errors import TextError
 from mpt_score.estimate import SEEDS_APART, Plan, RowScores, bounds_of, score_rows
 from mpt_score.loading import load
@@ -134,11 +140,7 @@ class SentenceScores:
         Returns:
             Its ends, nats, (N, 2).
         """
-        from scipy import stats
-
-        quantile = torch.tensor(stats.t.ppf(0.5 * (1 + level), self.degrees.numpy()))
-        reach = quantile * self.standard_error
-        return torch.stack([self.log_score - reach, self.log_score + reach], dim=1)
+        return students_interval(self.log_score, self.standard_error, self.degrees, level)
 
     @checked
     def inconsistency_interval(
@@ -235,7 +237,6 @@ class SentenceScores:
         """
         if self.along_orders is None or self.same_orders is None:
             raise ValueError("items were not named: sentences(..., items=[...]), one a text.")
-        has_spread = ~self.standard_error.isnan()
         texts = torch.arange(len(self.items))
         unknown: dict[Any, set[int]] = {}
         for item, count in zip(self.items, self.num_unknown.tolist(), strict=True):
@@ -243,7 +244,7 @@ class SentenceScores:
         is_alike = torch.tensor([len(unknown[item]) == 1 for item in self.items])
         along_orders = self.along_orders.where(is_alike[:, None], math.nan)
         return contrast_of(
-            weights, along_orders, self.items, texts, self.same_orders, has_spread, "nats"
+            weights, along_orders, self.items, texts, self.same_orders, self.degrees, "nats"
         )
 
     def rows(self) -> list[dict[str, Any]]:
@@ -401,9 +402,11 @@ def sentences(
         num_passes=columns.counts["num_passes"],
         log_score=columns.sums["log_score"],
         standard_error=columns.sums["variance"].sqrt(),
-        degrees=_degrees(columns.sums["variance"], columns.sums["squared_variance_per_degree"]),
+        degrees=degrees_of_sum(
+            columns.sums["variance"], columns.sums["squared_variance_per_degree"]
+        ),
         inconsistency=columns.sums["order_variance"].sqrt(),
-        inconsistency_degrees=_degrees(
+        inconsistency_degrees=degrees_of_sum(
             columns.sums["order_variance"], columns.sums["squared_order_variance_per_degree"]
         ),
         pseudo_log_likelihood=columns.sums["pseudo_log_likelihood"],
@@ -524,12 +527,6 @@ def plan_of(
     if num_orders is None and num_masks is None:
         num_orders = USUAL_ORDERS
     return Plan(num_orders, num_masks, pseudo, target_error, seed, block_length, later)
-
-
-def _degrees(variance: Tensor, squared_per_degree: Tensor) -> Tensor:
-    """Of freedom: 0 where there is no variance, without end where every mask was visited."""
-    degrees = variance.square() / squared_per_degree
-    return torch.where(variance.isnan(), 0.0, degrees.nan_to_num(math.inf, posinf=math.inf))
 
 
 def first_of_each(labels: Sequence[Hashable]) -> list[int]:

@@ -70,8 +70,8 @@ class TokenScores:
         pseudo_log_likelihood: log q given all other tokens (Salazar et al. 2020), (T,).
         within_word: log q given all but the later tokens of its word, which are hidden as well
             (Kauf and Ivanova 2023), (T,).
-        has_spread: whether the orders of a token's text differ, or are all in it; of orders that
-            happen to be the same nothing is known of their spread, (T,).
+        degrees: of freedom of :attr:`standard_error`: 0 where that is nan, without end where all orders
+            are in it, (T,).
         skipped: the texts that could not be scored, with the reason, by their number.
         items: the item of each text, where items were named.
         same_orders: equal for tokens that were scored along the same orders, (T,).
@@ -91,7 +91,7 @@ class TokenScores:
     terms: Float[Tensor, "T S"]
     pseudo_log_likelihood: Float[Tensor, " T"]
     within_word: Float[Tensor, " T"]
-    has_spread: Bool[Tensor, " T"]
+    degrees: Float[Tensor, " T"]
     skipped: dict[int, str] = field(default_factory=dict)
     items: tuple[Any, ...] = ()
     same_orders: Int[Tensor, " T"] | None = None
@@ -111,7 +111,7 @@ class TokenScores:
         num_orders = self.terms.shape[1]
         if num_orders == 0:  # of pseudo-log-likelihoods alone
             return torch.full_like(self.log_score, torch.nan)
-        return error_over_orders(self.terms).where(self.has_spread, torch.nan)
+        return error_over_orders(self.terms).where(self.degrees > 0, torch.nan)
 
     @checked
     def surprisal(self, kind: Kind = "orders", unit: Unit = "bits") -> Float[Tensor, " T"]:
@@ -166,7 +166,7 @@ class TokenScores:
             terms=total(self.terms),
             pseudo_log_likelihood=total(self.pseudo_log_likelihood),
             within_word=total(self.within_word),
-            has_spread=self.has_spread[first],
+            degrees=self.degrees[first],
             same_orders=None if self.same_orders is None else self.same_orders[first],
         )
 
@@ -203,9 +203,7 @@ class TokenScores:
         incomplete = {self.items[number] for number in self.skipped}
         is_complete = torch.tensor([item not in incomplete for item in items])
         terms = _factor(unit) * self.terms.where(is_complete[:, None], math.nan)
-        return contrast_of(
-            weights, terms, items, self.text, self.same_orders, self.has_spread, unit
-        )
+        return contrast_of(weights, terms, items, self.text, self.same_orders, self.degrees, unit)
 
     @checked
     def rows(self, unit: Unit = "bits") -> list[dict[str, Any]]:
@@ -327,7 +325,7 @@ def surprisals(
         terms=torch.cat([each.terms for each in terms]),
         pseudo_log_likelihood=torch.cat([each.pseudo for each in terms]),
         within_word=torch.cat([each.within_word for each in terms]),
-        has_spread=torch.cat([each.has_spread for each in terms]),
+        degrees=torch.cat([each.degrees for each in terms]),
         skipped=dict(sorted(asker.faults.items())),
         items=tuple(names),
         same_orders=None if same_orders is None else same_orders.repeat_interleave(sizes),
@@ -364,7 +362,7 @@ class TokenTerms(NamedTuple):
     terms: Float[Tensor, "B S k"]
     pseudo: Float[Tensor, "B k"]
     within_word: Float[Tensor, "B k"]
-    has_spread: Bool[Tensor, " B"]
+    degrees: Float[Tensor, " B"]  # of freedom of their errors; as of TokenScores
     num_passes: Int[Tensor, " B"]
 
 
@@ -374,7 +372,7 @@ class _TextTerms(NamedTuple):
     terms: Float[Tensor, "U S"]
     pseudo: Float[Tensor, " U"]
     within_word: Float[Tensor, " U"]
-    has_spread: Bool[Tensor, " U"]
+    degrees: Float[Tensor, " U"]
 
 
 class _ScoredText(NamedTuple):
@@ -513,23 +511,23 @@ def _score_part(
         return score_places(rows, plan.num_orders, pseudo=plan.pseudo, word=word)
 
     of_piece: dict[int, list[Tensor]] = {}
-    has_spread: dict[int, bool] = {}
+    degrees: dict[int, float] = {}
     for scored in asker.score(pieces, dialogue_of, plan.most_masks):
         terms = scored.result
         for place, number in enumerate(scored.numbers):
             along = terms.terms[place].T
             of_piece[number] = [along, terms.pseudo[place], terms.within_word[place]]
-            has_spread[number] = bool(terms.has_spread[place])
+            degrees[number] = terms.degrees[place].item()
     result = {}
     for number, layout in layouts.items():
         of_windows = [of_piece[piece] for piece in pieces_of_text[number]]
         along, pseudo, within_word = map(torch.cat, zip(*of_windows, strict=True))
-        is_spread = all(has_spread[piece] for piece in pieces_of_text[number])
+        degrees_of_text = min(degrees[piece] for piece in pieces_of_text[number])
         terms_of_text = _TextTerms(
             terms=_with_nan(along, layout.is_scored),
             pseudo=_with_nan(pseudo, layout.is_scored),
             within_word=_with_nan(within_word, layout.is_scored),
-            has_spread=torch.full((len(layout.pieces),), is_spread),
+            degrees=torch.full((len(layout.pieces),), degrees_of_text, dtype=torch.float64),
         )
         result[number] = _ScoredText(layout, terms_of_text, draws[number])
     return result
@@ -563,20 +561,21 @@ def score_places(
     values = list(asked.values.split(sizes, dim=1))
     not_asked_for = torch.full((len(rows), count), math.nan, dtype=torch.float64)
     terms = not_asked_for[:, None][:, :0]
-    has_spread = torch.ones(len(rows), dtype=torch.bool)
+    degrees = torch.zeros(len(rows), dtype=torch.float64)
     if num_orders:
         of_orders = values.pop(0)
         masks = questions[0]
         if takes_every_order(rows, num_orders):
             terms = mean_terms(of_orders, masks.hidden)[:, None].repeat(1, num_orders, 1)
+            degrees = torch.full_like(degrees, math.inf)
         else:
             terms = along_orders(of_orders, masks)
-            has_spread = orders_differ(masks.hidden)
+            degrees = (num_orders - 1.0) * orders_differ(masks.hidden).double()
     return TokenTerms(
         terms=terms,
         pseudo=values.pop(0).diagonal(dim1=1, dim2=2) if pseudo else not_asked_for,
         within_word=values.pop(0).diagonal(dim1=1, dim2=2) if word is not None else not_asked_for,
-        has_spread=has_spread,
+        degrees=degrees,
         num_passes=asked.num_passes,
     )
 

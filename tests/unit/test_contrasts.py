@@ -114,9 +114,11 @@ class TestSharedOrders:
 
         scorer = mpt_score.load(blind)
         texts = [[1, *TEN], [0, *TEN]]
-        shared = mpt_score.sentences(scorer, texts, items=["a", "a"]).contrast([1, -1])
-        assert shared.value.exp().item() == pytest.approx(3, abs=1e-10)
-        assert shared.order_error.item() < 1e-10
+        shared = mpt_score.sentences(scorer, texts, items=["a", "a"])
+        torch.testing.assert_close(
+            shared.along_orders[0] - shared.along_orders[1],
+            torch.full((4,), math.log(3), dtype=torch.float64),
+        )
         apart = mpt_score.sentences(scorer, texts, items=["a", "b"])
         assert apart.standard_error.min() > 0.1
 
@@ -173,6 +175,11 @@ def test_a_contrast_of_texts_is_the_literal_sum() -> None:
         value, error = literal_contrast(along, GROUPS[name], WEIGHTS)
         assert contrast.value[item].item() == pytest.approx(value, abs=1e-10)
         assert contrast.order_error[item].item() == pytest.approx(error, abs=1e-10)
+    # Of one group of orders all S − 1; of two, less than their sum (Satterthwaite).
+    variances = [(WEIGHTS[text] ** 2 * along[text].var() / S).item() for text in (2, 3)]
+    squares = sum(variance**2 for variance in variances)
+    expected = [S - 1, sum(variances) ** 2 / squares * (S - 1)]
+    assert contrast.degrees.tolist() == pytest.approx(expected)
     single = found.contrast([1, 0, 0, 0])
     assert single.items == ("a",)
     assert single.order_error.item() == pytest.approx(found.standard_error[0].item(), abs=1e-12)
@@ -231,7 +238,7 @@ def test_contrasts_are_unbiased_and_their_errors_honest(settings: dict[str, int]
         assert (mean.abs() < 5 * error).all()
     # The mean of the two items, whose orders are independent.
     means = [
-        Contrast(("a", "b"), value, error, contrast.unit).mean_of_these()
+        Contrast(("a", "b"), value, error, torch.ones(2), contrast.unit).mean_of_these()
         for value, error in zip(contrast.value.split(2), contrast.order_error.split(2), strict=True)
     ]
     stated = torch.tensor([each.standard_error for each in means])
@@ -243,20 +250,47 @@ def test_contrasts_are_unbiased_and_their_errors_honest(settings: dict[str, int]
 def test_means_over_items() -> None:
     value = torch.tensor([1.0, 4.0, 1.0], dtype=torch.float64)
     error = torch.tensor([0.3, 0.0, 0.4], dtype=torch.float64)
-    contrast = Contrast((1, 2, 3), value, error, "bits")
+    degrees = torch.tensor([3.0, math.inf, 3.0], dtype=torch.float64)
+    contrast = Contrast((1, 2, 3), value, error, degrees, "bits")
     assert contrast.mean() == 2 and contrast.mean().standard_error == pytest.approx(1.0)
+    assert contrast.mean().num_samples == 3 and contrast.mean().unit == "bits"
     assert contrast.mean_of_these() == 2 and contrast.mean_of_these().num_samples == 3
     assert contrast.mean_of_these().standard_error == pytest.approx(0.5 / 3)
-    assert contrast.rows()[2] == {"item": 3, "value": 1.0, "order_error": 0.4, "unit": "bits"}
     value[0] = error[0] = math.nan
+    degrees[0] = 0
     assert contrast.mean() == 2.5 and contrast.mean().num_samples == 2
     assert contrast.mean().standard_error == pytest.approx(1.5)
     assert contrast.mean_of_these().standard_error == pytest.approx(0.2)
-    assert contrast.rows()[0] == {"item": 1, "value": None, "order_error": None, "unit": "bits"}
-    one = Contrast((1,), value[1:2], error[1:2], "bits")
+    one = Contrast((1,), value[1:2], error[1:2], degrees[1:2], "bits")
     assert math.isnan(one.mean().standard_error) and one.mean_of_these().standard_error == 0
     with pytest.raises(ValueError, match="no item has a value"):
-        Contrast((1,), value[:1], error[:1], "bits").mean()
+        Contrast((1,), value[:1], error[:1], degrees[:1], "bits").mean()
+    error[2] = math.nan
+    assert contrast.mean_of_these() == 2.5
+    assert math.isnan(contrast.mean_of_these().standard_error)
+
+
+def test_rows_have_students_intervals() -> None:
+    """Quantiles of a table: 12.706 for one degree of freedom, 3.182 for three, at 95 %."""
+    contrast = Contrast(
+        ("one", "three", "every", "none"),
+        torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64),
+        torch.tensor([0.1, 0.1, 0.0, math.nan], dtype=torch.float64),
+        torch.tensor([1.0, 3.0, math.inf, 0.0], dtype=torch.float64),
+        "bits",
+    )
+    one, three, every, none = contrast.rows()
+    assert one["low"] == pytest.approx(1 - 1.2706, abs=1e-4)
+    assert one["high"] == pytest.approx(1 + 1.2706, abs=1e-4)
+    assert [three["low"], three["high"]] == pytest.approx([2 - 0.3182, 2 + 0.3182], abs=1e-4)
+    assert three["degrees"] == 3 and three["order_error"] == pytest.approx(0.1)
+    exact = {"value": 3.0, "order_error": 0.0, "degrees": None, "low": 3.0, "high": 3.0}
+    assert every == {"item": "every", **exact, "unit": "bits"}
+    not_known = {"value": 4.0, "order_error": None, "degrees": 0.0, "low": None, "high": None}
+    assert none == {"item": "none", **not_known, "unit": "bits"}
+    # 6.314 and 2.353 at 90 %.
+    ends = contrast.interval(0.9)[:2]
+    assert ends[:, 1].tolist() == pytest.approx([1 + 0.6314, 2 + 0.2353], abs=1e-4)
 
 
 def test_items_are_the_documents_unless_others_are_named() -> None:
@@ -279,18 +313,31 @@ class TestErrorsThatAreNotKnown:
         of_tokens = mpt_score.surprisals(SCORER, TEXTS[:2], items=ITEMS[:2], num_orders=1)
         assert of_tokens.contrast([1, *[0] * 5, -1, *[0] * 5]).order_error.isnan().all()
 
-    def test_orders_that_are_the_same_have_none(self) -> None:
-        """Of three tokens two orders are the same for one item in six: 300 items, ± 4 · 2.2 %."""
+    def test_orders_with_the_same_difference_have_none(self) -> None:
+        """Two orders of three tokens, of texts that differ in the first one.
+
+        Its place among them is what their difference depends on, and the order of the others unless
+        both come before it. Two orders give the same one time in 4 · 1/36 + 1/9 = 2/9. What the first
+        token adds depends on what comes before it alone: 1/9 + 2 · 1/36 + 1/9 = 5/18. Of 300 items,
+        ± 4 standard deviations."""
         texts = [[0, 1, 1], [1, 1, 1]] * 300
         items = [number // 2 for number in range(600)]
         weights = [1, -1] * 300
         found = mpt_score.sentences(SCORER, texts, items=items, num_orders=2)
-        is_same = found.num_passes[::2] == 3
-        assert torch.equal(found.contrast(weights).order_error.isnan(), is_same)
-        assert is_same.double().mean() == pytest.approx(1 / 6, abs=0.09)
         of_tokens = mpt_score.surprisals(SCORER, texts, items=items, num_orders=2)
-        contrast = of_tokens.contrast([1, 0, 0, -1, 0, 0] * 300)
-        assert torch.equal(contrast.order_error.isnan(), is_same)
+        assert found.along_orders is not None
+        whole = found.along_orders[::2] - found.along_orders[1::2]
+        first = of_tokens.terms[::6] - of_tokens.terms[3::6]
+        for contrast, along, share in (
+            (found.contrast(weights), whole, 2 / 9),
+            (of_tokens.contrast([1, 0, 0, -1, 0, 0] * 300), first, 5 / 18),
+        ):
+            is_same = (along[:, 0] - along[:, 1]).abs() < 1e-9
+            assert torch.equal(contrast.order_error.isnan(), is_same)
+            assert torch.equal(contrast.degrees, (~is_same).double())
+            assert contrast.value.isfinite().all()
+            error = math.sqrt(share * (1 - share) / 300)
+            assert is_same.double().mean() == pytest.approx(share, abs=4 * error)
 
     def test_one_text_without_a_spread_is_enough(self) -> None:
         """Of three tokens beside six, whose orders are hardly ever the same."""
@@ -301,12 +348,35 @@ class TestErrorsThatAreNotKnown:
         assert is_same.any() and not found.standard_error[1::2].isnan().any()
         assert torch.equal(found.contrast([1, -1] * 60).order_error.isnan(), is_same)
 
+    def test_one_window_without_a_spread_is_enough(self) -> None:
+        """Of windows of three tokens each: two orders of one are the same, those of the other differ."""
+        scorer = mpt_score.load(model, max_length=3)
+        items = [number // 2 for number in range(120)]
+        found = mpt_score.sentences(scorer, TEXTS[:2] * 60, items=items, num_orders=2)
+        is_same = found.standard_error[::2].isnan()
+        assert found.along_orders is not None
+        differences = found.along_orders[::2] - found.along_orders[1::2]
+        assert ((differences[:, 0] - differences[:, 1]).abs() > 1e-3)[is_same].any()
+        assert found.contrast([1, -1] * 60).order_error[is_same].isnan().all()
+
+    def test_rounding_is_no_spread(self) -> None:
+        """What is said of the second text depends by 1e-7 on what is shown."""
+
+        def nearly_coin(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            return coin(ids, mask) * (1 - 1e-7 * mask.sum(dim=1) * ids[:, 0])[:, None, None]
+
+        found = mpt_score.sentences(mpt_score.load(nearly_coin), TEXTS[:2], items=["a", "a"])
+        contrast = found.contrast([1, -1])
+        assert contrast.value.item() == pytest.approx(-math.log(3), abs=1e-4)
+        assert contrast.order_error.isnan().all() and contrast.degrees.tolist() == [0]
+
     @pytest.mark.parametrize("num_orders", [1, 4])
     def test_all_orders_have_the_error_zero(self, num_orders: int) -> None:
         """Of texts of one token, and from left to right, there is only one order."""
         settings: dict[str, Any] = {"items": ["a", "a"], "num_orders": num_orders}
         left_to_right = mpt_score.sentences(SCORER, TEXTS[:2], block_length=1, **settings)
         assert left_to_right.contrast([1, -1]).order_error.tolist() == [0.0]
+        assert left_to_right.contrast([1, -1]).degrees.tolist() == [math.inf]
         tokens = mpt_score.surprisals(SCORER, [[0], [1]], **settings)
         assert tokens.contrast([1, -1]).order_error.tolist() == [0.0]
         assert tokens.standard_error.tolist() == [0.0, 0.0]
@@ -319,6 +389,7 @@ class TestErrorsThatAreNotKnown:
         assert contrast.value.item() == pytest.approx(expected, abs=1e-12)
         error = found.standard_error[1].item()
         assert contrast.order_error.item() == pytest.approx(error, abs=1e-12)
+        assert contrast.degrees.item() == pytest.approx(3)
 
 
 def without_answers(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -339,6 +410,7 @@ class TestSkippedTexts:
         contrast = found.contrast(WEIGHTS)
         whole = mpt_score.sentences(SCORER, TEXTS, items=ITEMS).contrast(WEIGHTS)
         assert contrast.value.isnan().tolist() == contrast.order_error.isnan().tolist()
+        assert contrast.degrees.tolist() == [0, pytest.approx(whole.degrees[1].item())]
         assert contrast.value.isnan().tolist() == [True, False]
         assert contrast.value[1] == whole.value[1] == contrast.mean()
         assert contrast.order_error[1] == whole.order_error[1]
@@ -399,7 +471,10 @@ def test_an_unknown_word_in_one_condition_leaves_no_contrast() -> None:
     """Of whole sentences: what stands there counts in the others, and not in this one."""
     texts = ["the cat sat", "the dog sat", "the cat sat", "the zebra sat"]
     found = mpt_score.sentences(tiny(), texts, tokenizer=tokenizer(), items=ITEMS)
-    assert found.contrast([1, -1, 1, -1]).value.isnan().tolist() == [False, True]
+    contrast = found.contrast([1, -1, 1, -1])
+    assert contrast.value.isnan().tolist() == [False, True]
+    assert contrast.order_error.isnan().tolist() == [False, True]
+    assert contrast.degrees.tolist() == [math.inf, 0]
 
 
 def coin(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

@@ -28,6 +28,7 @@ def test_what_has_an_error_is_not_called_exact() -> None:
     """Also where nobody says how many samples are behind it, as in a published table."""
     assert repr(Estimate(-1.5, 0.25)) == "-1.5000 ± 0.2500 nats"
     assert repr(Estimate(-1.5, math.nan)) == "-1.5000 nats (no error from one sample)"
+    assert repr(Estimate(-1.5, math.nan, 2)) == "-1.5000 nats (error not known)"
 
 
 def test_a_mean_of_samples_knows_its_error() -> None:

@@ -271,6 +271,7 @@ def score_calls() -> list[Call]:
         valid(of_items.contrast, [1, -1, 1, -1]),
         valid(of_items.contrast([1, -1, 1, -1]).mean),
         valid(of_items.contrast([1, -1, 1, -1]).mean_of_these),
+        valid(of_items.contrast([1, -1, 1, -1]).interval, 0.9),
         valid(of_items.contrast([1, -1, 1, -1]).rows),
         valid(mpt_score.pairs(coin, TEXTS, TEXTS).rows),
         valid(mpt_score.pairs(coin, TEXTS, TEXTS).accuracy),
