@@ -31,6 +31,8 @@ ROUNDS_AT_ONCE = 8
 """Rounds of masks that a target error is taken to ask for together, for what memory has to hold."""
 MOST_ROUNDS = 64
 """Most masks for a target error, as a multiple of those that are paid for without one."""
+ORDERS_OF_QUARTET = 4
+"""As many as :func:`quartets` makes of one."""
 SEEDS_APART = 2**32
 """Between the seeds of two blocks of a row: their draws are independent."""
 _TINY = 1e-30
@@ -346,23 +348,54 @@ def every_mask(rows: Rows) -> Question:
     return Question(hidden, hidden)
 
 
-def masks_along_orders(num_orders: int, count: int, generators: list[torch.Generator]) -> Question:
-    """Along each random order its D masks, of sizes 1..D, (B, S D, D); wanted is what is shown next."""
+def masks_along_orders(
+    num_orders: int, count: int, generators: list[torch.Generator], *, in_quartets: bool = False
+) -> Question:
+    """Along each random order its D masks, of sizes 1..D, (B, S D, D); wanted is what is shown next.
+
+    In :func:`quartets` the masks of three more orders follow those of each, (B, 4 S D, D).
+    """
     drawn = [sample_ranks(num_orders, count, generator=generator) for generator in generators]
-    ranks = torch.stack(drawn)[:, :, None]
+    ranks = torch.stack(drawn)
+    if in_quartets:
+        ranks = quartets(ranks).flatten(1, 2)
+    ranks = ranks[:, :, None]
     size = torch.arange(1, count + 1)[:, None]
     return Question((ranks < size).flatten(1, 2), (ranks == size - 1).flatten(1, 2))
 
 
-def orders_of_places(rows: Rows, num_orders: int) -> Question:
-    """All masks of k places where these are not more than along S orders, else those of S orders."""
-    if takes_every_order(rows, num_orders):
+def quartets(ranks: Int[Tensor, "B S D"]) -> Int[Tensor, "B S 4 D"]:
+    """Each order with its halves exchanged as well, and both reversed.
+
+    Each of the four is uniform if the first one is, so that a mean over quartets is unbiased for that
+    over all orders. Either of two places is shown before the other in two of the four. So what depends
+    on it, as the interaction of two words does, is in every quartet, and not by luck. And one place is
+    shown once in each quarter of the order, as near as D allows: contexts of all sizes are there.
+
+    Args:
+        ranks: the place of each token in each order, from 0.
+    """
+    count = ranks.shape[-1]
+    exchanged = (ranks + count // 2) % count
+    both = torch.stack([ranks, exchanged], dim=2)
+    return torch.cat([both, count - 1 - both], dim=2)
+
+
+def orders_of_places(rows: Rows, num_orders: int, *, in_quartets: bool = False) -> Question:
+    """All masks of k places where these are not more than along S orders, else those of S orders.
+
+    With ``in_quartets`` each of the S is the first of four orders.
+    """
+    if takes_every_order(rows, num_orders, in_quartets=in_quartets):
         return every_mask(rows)
-    return masks_along_orders(num_orders, rows.num_places, rows.generators())
+    generators = rows.generators()
+    return masks_along_orders(num_orders, rows.num_places, generators, in_quartets=in_quartets)
 
 
-def takes_every_order(rows: Rows, num_orders: int) -> bool:
+def takes_every_order(rows: Rows, num_orders: int, *, in_quartets: bool = False) -> bool:
     """Whether :func:`orders_of_places` has all k! orders."""
+    if in_quartets:
+        num_orders *= ORDERS_OF_QUARTET
     return pays_every_mask(num_orders * rows.num_places, rows.num_places)
 
 

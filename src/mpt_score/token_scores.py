@@ -24,6 +24,7 @@ from mpt_lml.results import as_rows
 from mpt_score.contrasts import Contrast, contrast_of, error_over_orders, item_names
 from mpt_score.errors import TextError
 from mpt_score.estimate import (
+    ORDERS_OF_QUARTET,
     along_orders,
     mean_terms,
     orders_differ,
@@ -65,8 +66,9 @@ class TokenScores:
         word: the number of its word within the text, from 0, (T,).
         start: the place of its first character in the text, −1 where that is not known, (T,).
         end: the place behind its last character, (T,).
-        terms: log q of the token along each of S orders, given the tokens before it, (T, S). Where
-            all orders are in it, their mean S times.
+        terms: log q of the token along each of S orders, given the tokens before it, (T, S); where
+            items were named, the mean along each of S quartets of orders. Where all orders are in it,
+            their mean S times.
         pseudo_log_likelihood: log q given all other tokens (Salazar et al. 2020), (T,).
         within_word: log q given all but the later tokens of its word, which are hidden as well
             (Kauf and Ivanova 2023), (T,).
@@ -259,7 +261,7 @@ def surprisals(
 ) -> TokenScores:
     """Of every token its share of the log-score, and its terms of pseudo-log-likelihoods.
 
-    With the same orders and seed the shares of a text add up to its log-score of
+    Without items, with the same orders and seed, the shares of a text add up to its log-score of
     :func:`~mpt_score.sentence_scores.sentences`.
 
     Args:
@@ -268,9 +270,12 @@ def surprisals(
             windows, and a word that is cut by their border in two parts.
         tokenizer: as of :func:`~mpt_score.loading.load`.
         items: the item of each text, as of :func:`~mpt_score.sentence_scores.sentences`, for
-            :meth:`TokenScores.contrast`.
-        num_orders: whole orders of D masks for each text, or all 2^D − 1 masks where that is not
-            more; 0 for none.
+            :meth:`TokenScores.contrast`. An interaction of two words is seen only where one is shown
+            before the other is asked for. So that it is seen in two of four orders, and not by luck,
+            an order is then the first of a quartet: with it are the same order with its halves
+            exchanged, and both reversed.
+        num_orders: whole orders of D masks for each text, or quartets of them, 4 D masks each, where
+            items are named; all 2^D − 1 masks where that is not more; 0 for none.
         pseudo: whether each token is hidden alone as well, D more masks (Salazar et al. 2020).
         within_word: whether it is hidden together with the later tokens of its word (Kauf and Ivanova
             2023), at most D more masks, one for each token that is not the last of its word where
@@ -300,7 +305,7 @@ def surprisals(
     scorer = load(model, tokenizer)
     texts = as_list(texts)
     names = [] if items is None else item_names(items, len(texts))
-    plan = _TokenPlan(num_orders, pseudo, within_word, words, seed)
+    plan = _TokenPlan(num_orders, bool(names), pseudo, within_word, words, seed)
     strings = _strings(texts)
     asker = Asker(scorer, skip=skip)
     of_text: dict[int, _ScoredText] = {}
@@ -336,6 +341,7 @@ class _TokenPlan(NamedTuple):
     """What is asked of every token; see :func:`surprisals`."""
 
     num_orders: int
+    in_quartets: bool
     pseudo: bool
     within_word: bool
     words: str
@@ -343,7 +349,8 @@ class _TokenPlan(NamedTuple):
 
     def most_masks(self, count: int) -> int:
         """Masks that a row of D = ``count`` tokens is asked about, at most."""
-        return (self.num_orders + self.pseudo + self.within_word) * count
+        num_orders = self.num_orders * (ORDERS_OF_QUARTET if self.in_quartets else 1)
+        return (num_orders + self.pseudo + self.within_word) * count
 
 
 class _Layout(NamedTuple):
@@ -508,7 +515,9 @@ def _score_part(
 
     def dialogue_of(rows: Rows, group: list[int]) -> Dialogue[TokenTerms]:
         word = torch.stack([words[number] for number in group]) if plan.within_word else None
-        return score_places(rows, plan.num_orders, pseudo=plan.pseudo, word=word)
+        return score_places(
+            rows, plan.num_orders, pseudo=plan.pseudo, word=word, in_quartets=plan.in_quartets
+        )
 
     of_piece: dict[int, list[Tensor]] = {}
     degrees: dict[int, float] = {}
@@ -534,7 +543,12 @@ def _score_part(
 
 
 def score_places(
-    rows: Rows, num_orders: int, *, pseudo: bool, word: Int[Tensor, "B k"] | None
+    rows: Rows,
+    num_orders: int,
+    *,
+    pseudo: bool,
+    word: Int[Tensor, "B k"] | None,
+    in_quartets: bool = False,
 ) -> Dialogue[TokenTerms]:
     """What the k places of each row add along orders of them, and their pseudo-log-likelihoods.
 
@@ -544,12 +558,13 @@ def score_places(
         pseudo: whether each place is hidden alone.
         word: the word of each place where it is hidden with the later places of its word; None
             where it is not.
+        in_quartets: whether each of S is a quartet of orders, whose mean is one sample.
     """
     count = rows.num_places
     single = torch.eye(count, dtype=torch.bool).expand(len(rows), -1, -1)
     questions = []
     if num_orders:
-        questions.append(orders_of_places(rows, num_orders))
+        questions.append(orders_of_places(rows, num_orders, in_quartets=in_quartets))
     if pseudo:
         questions.append(Question(single, single))
     if word is not None:
@@ -565,12 +580,13 @@ def score_places(
     if num_orders:
         of_orders = values.pop(0)
         masks = questions[0]
-        if takes_every_order(rows, num_orders):
+        if takes_every_order(rows, num_orders, in_quartets=in_quartets):
             terms = mean_terms(of_orders, masks.hidden)[:, None].repeat(1, num_orders, 1)
             degrees = torch.full_like(degrees, math.inf)
         else:
-            terms = along_orders(of_orders, masks)
-            degrees = (num_orders - 1.0) * orders_differ(masks.hidden).double()
+            terms = along_orders(of_orders, masks).unflatten(1, (num_orders, -1)).mean(dim=2)
+            first_orders = masks.hidden.unflatten(1, (num_orders, -1))[:, :, :count].flatten(1, 2)
+            degrees = (num_orders - 1.0) * orders_differ(first_orders).double()
     return TokenTerms(
         terms=terms,
         pseudo=values.pop(0).diagonal(dim1=1, dim2=2) if pseudo else not_asked_for,

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import permutations
 from typing import Any
 
 import pandas as pd
 import pytest
 import torch
 from tiny_bert import tiny, tokenizer
+from torch import Tensor
 
 import mpt_score
 from mpt_lml.masks import sample_ranks
 from mpt_lml.verdicts import mean_and_error
 from mpt_score.contrasts import Contrast
+from mpt_score.estimate import quartets
 from mpt_score.rows import stream
 
 NUM_DRAWS = 400
@@ -205,6 +208,116 @@ def test_a_contrast_of_tokens_is_the_literal_sum(unit: Any) -> None:
         assert contrast.order_error[item].item() == pytest.approx(error, abs=1e-10)
 
 
+class TestQuartets:
+    def test_either_of_two_places_is_first_in_two_of_four(self) -> None:
+        for ranks in quartets(sample_ranks(50, 7, generator=stream("a"))[None])[0]:
+            is_first = ranks[:, :, None] > ranks[:, None]
+            apart = ~torch.eye(7, dtype=torch.bool)
+            assert (is_first.sum(dim=0)[apart] == 2).all()
+
+    def test_a_place_is_once_in_each_quarter(self) -> None:
+        ranks = quartets(sample_ranks(50, 8, generator=stream("a"))[None])[0]
+        quarters = (ranks // 2).sort(dim=1).values
+        assert torch.equal(quarters, torch.arange(4)[:, None].expand(50, 4, 8))
+
+    @pytest.mark.parametrize("count", [4, 5])
+    def test_each_order_of_four_is_uniform(self, count: int) -> None:
+        """Of all orders each of the four makes all orders: the mean over them is unbiased."""
+        every = list(permutations(range(count)))
+        of_all = quartets(torch.tensor([every]))[0]
+        for number in range(4):
+            assert sorted(map(tuple, of_all[:, number].tolist())) == every
+        assert of_all[:, 0].tolist() == [list(order) for order in every]
+
+    def test_terms_are_means_over_four_orders(self) -> None:
+        """The log-probability of each token in its turn, by a loop over the orders."""
+        text = TEXTS[3]
+        found = mpt_score.surprisals(SCORER, [text], items=["b"], num_orders=2)
+        source = stream("0 item b of [7] tokens, row 0")
+        for number, first in enumerate(sample_ranks(2, 7, generator=source)):
+            turn = first.argsort(descending=True).tolist()
+            terms = torch.zeros(7, dtype=torch.float64)
+            # The rank of the last three is exchanged with that of the first four, 7 // 2 = 3.
+            exchanged = [*turn[3:], *turn[:3]]
+            for order in (turn, exchanged, turn[::-1], exchanged[::-1]):
+                mask = torch.ones(1, 7, dtype=torch.bool)
+                for place in order:
+                    answers = model(torch.tensor([text]), mask)
+                    terms[place] += answers[0, place, text[place]] / 4
+                    mask[0, place] = False
+            torch.testing.assert_close(found.terms[:, number], terms, rtol=0, atol=1e-6)
+        assert found.degrees.tolist() == [1] * 7
+
+    def test_every_mask_is_tried_where_these_are_not_more(self) -> None:
+        """63 masks of six tokens, 24 of each quartet."""
+        found = mpt_score.surprisals(SCORER, TEXTS[:1], items=["a"], num_orders=3)
+        assert found.degrees.isinf().all() and not found.standard_error.any()
+        plain = mpt_score.surprisals(SCORER, TEXTS[:1], num_orders=11)
+        torch.testing.assert_close(found.log_score, plain.log_score)
+        fewer = mpt_score.surprisals(SCORER, TEXTS[:1], items=["a"], num_orders=2)
+        assert (fewer.degrees == 1).all() and (fewer.standard_error > 0).all()
+
+
+class TestInteractions:
+    """Of eight tokens the first is a noun and the fifth a pronoun."""
+
+    weights = (-1, 1, 1, -1)
+
+    def texts(self) -> list[list[int]]:
+        return [[noun, 1, 0, 1, pronoun, 1, 1, 0] for noun in (0, 1) for pronoun in (0, 1)]
+
+    def contrast(
+        self, answers: Callable[[Tensor, Tensor], Tensor], num_items: int, num_orders: int = 4
+    ) -> Contrast:
+        items = [number // 4 for number in range(4 * num_items)]
+        found = mpt_score.surprisals(
+            mpt_score.load(answers), self.texts() * num_items, items=items, num_orders=num_orders
+        )
+        is_pronoun = torch.arange(8) == 4
+        weights = torch.tensor(self.weights * num_items)[:, None] * is_pronoun
+        return found.contrast(weights.flatten())
+
+    def test_half_of_the_orders_show_the_noun_before_the_pronoun(self) -> None:
+        """Log-odds of the pronoun are ± 1 where the noun is shown: an interaction of 2 nats there.
+
+        So it is 1 over all orders, and over each quartet. That leaves no spread to tell an error."""
+
+        def agreement(ids: Tensor, mask: Tensor) -> Tensor:
+            return pronouns(ids, torch.where(mask[:, 0], 0.0, 2.0 * ids[:, 0] - 1))
+
+        contrast = self.contrast(agreement, 50)
+        bits = torch.full((50,), 1 / math.log(2), dtype=torch.float64)
+        torch.testing.assert_close(contrast.value, bits, rtol=0, atol=1e-5)
+        assert contrast.order_error.isnan().all() and not contrast.degrees.any()
+
+    def test_intervals_cover(self) -> None:
+        """The agreement depends on what else is shown. Of 400 items, five standard deviations."""
+
+        def agreement(ids: Tensor, mask: Tensor) -> Tensor:
+            strength = (~mask[:, 1:]).float() @ torch.tensor([0.4, -0.3, 0.2, 0.0, 0.5, -0.6, 0.3])
+            strength = (1 + strength.tanh()) * (2 * ids[:, 0] - 1)
+            return pronouns(ids, strength.masked_fill(mask[:, 0], 0.0))
+
+        truth = self.contrast(agreement, 1, num_orders=16)
+        assert truth.order_error.item() == 0
+        contrast = self.contrast(agreement, 400)
+        assert contrast.order_error.isfinite().all() and (contrast.degrees == 3).all()
+        low, high = contrast.interval().T
+        share = ((low < truth.value) & (truth.value < high)).double().mean().item()
+        assert share == pytest.approx(0.95, abs=5 * math.sqrt(0.95 * 0.05 / 400))
+        off = contrast.value - truth.value
+        for values in (off, contrast.order_error.square() - off.square()):
+            mean, error = mean_and_error(values)
+            assert mean.abs() < 5 * error
+
+
+def pronouns(ids: Tensor, log_odds: Tensor) -> Tensor:
+    """What is said of eight tokens of which the fifth has these log-odds, and others none."""
+    odds = torch.zeros(ids.shape, dtype=torch.float64)
+    odds[:, 4] = log_odds
+    return torch.nn.functional.logsigmoid(torch.stack([-odds, odds], dim=-1))
+
+
 def test_a_contrast_of_words_is_that_of_their_tokens() -> None:
     texts = ["the cats sat the dogs .", "a cats sat the dogs ."]
     found = mpt_score.surprisals(tiny(), texts, tokenizer=tokenizer(), items=[7, 7])
@@ -317,27 +430,19 @@ class TestErrorsThatAreNotKnown:
         """Two orders of three tokens, of texts that differ in the first one.
 
         Its place among them is what their difference depends on, and the order of the others unless
-        both come before it. Two orders give the same one time in 4 · 1/36 + 1/9 = 2/9. What the first
-        token adds depends on what comes before it alone: 1/9 + 2 · 1/36 + 1/9 = 5/18. Of 300 items,
+        both come before it. Two orders give the same one time in 4 · 1/36 + 1/9 = 2/9. Of 300 items,
         ± 4 standard deviations."""
-        texts = [[0, 1, 1], [1, 1, 1]] * 300
         items = [number // 2 for number in range(600)]
-        weights = [1, -1] * 300
-        found = mpt_score.sentences(SCORER, texts, items=items, num_orders=2)
-        of_tokens = mpt_score.surprisals(SCORER, texts, items=items, num_orders=2)
+        found = mpt_score.sentences(SCORER, [[0, 1, 1], [1, 1, 1]] * 300, items=items, num_orders=2)
         assert found.along_orders is not None
-        whole = found.along_orders[::2] - found.along_orders[1::2]
-        first = of_tokens.terms[::6] - of_tokens.terms[3::6]
-        for contrast, along, share in (
-            (found.contrast(weights), whole, 2 / 9),
-            (of_tokens.contrast([1, 0, 0, -1, 0, 0] * 300), first, 5 / 18),
-        ):
-            is_same = (along[:, 0] - along[:, 1]).abs() < 1e-9
-            assert torch.equal(contrast.order_error.isnan(), is_same)
-            assert torch.equal(contrast.degrees, (~is_same).double())
-            assert contrast.value.isfinite().all()
-            error = math.sqrt(share * (1 - share) / 300)
-            assert is_same.double().mean() == pytest.approx(share, abs=4 * error)
+        differences = found.along_orders[::2] - found.along_orders[1::2]
+        is_same = (differences[:, 0] - differences[:, 1]).abs() < 1e-9
+        contrast = found.contrast([1, -1] * 300)
+        assert torch.equal(contrast.order_error.isnan(), is_same)
+        assert torch.equal(contrast.degrees, (~is_same).double())
+        assert contrast.value.isfinite().all()
+        error = math.sqrt(2 / 9 * 7 / 9 / 300)
+        assert is_same.double().mean() == pytest.approx(2 / 9, abs=4 * error)
 
     def test_one_text_without_a_spread_is_enough(self) -> None:
         """Of three tokens beside six, whose orders are hardly ever the same."""
