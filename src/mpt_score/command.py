@@ -132,7 +132,10 @@ def _add_kind(kinds: Any, name: str, about: str, file: str) -> Any:
     text = "of a .csv or .jsonl file: the column of texts, or token ids; two for pairs, as good,bad"
     if name != "answers":  # whose columns have names already
         add("--column", type=names, default=(), metavar="NAME", help=text)
-    text = "of such a file: other columns, which are copied into the rows, as condition,region"
+    text = (
+        "of such a file: other columns, which are copied into the rows, as condition,region; an object "
+        "or list of .jsonl is JSON in a .csv"
+    )
     if name != "curve":  # whose rows are rates of all texts
         add("--keep", type=names, default=(), metavar="NAMES", help=text)
     add("--skip", action="store_true", help="leave out, and list, lines that cannot be scored")

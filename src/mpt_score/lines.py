@@ -48,6 +48,10 @@ class Line(NamedTuple):
         return [unit * (len(self.prompt) + len(text)) for text in self.texts]
 
 
+class _KeyTwiceError(ValueError):
+    """An object in JSON has a key twice."""
+
+
 class Fault(NamedTuple):
     """A line that cannot be scored, and why."""
 
@@ -73,6 +77,8 @@ def require_form(options: Namespace) -> None:
     if columns and len(columns) != NUM_COLUMNS[kind]:
         got = f"{len(columns)}: {','.join(columns)}"
         raise ValueError(f"--column must be {NUM_COLUMNS[kind]} for {kind}, got {got}.")
+    if len(set(columns)) < len(columns):
+        raise ValueError(f"--column must be two columns, got {columns[0]!r} twice.")
     if columns and not is_table and path != "-":
         raise ValueError(f"--column is for .csv and .jsonl files, got {path}: each line is a text.")
     if is_table and not columns:
@@ -152,17 +158,30 @@ def _rows_of_table(
 ) -> Iterator[tuple[int, Mapping[str, str]]]:
     """Each row by the names of its columns; what is missing or too much stands there with None."""
     csv.field_size_limit(2**31 - 1)
-    reader = csv.reader(stream)
-    header = next(reader, [])
-    for name in (*options.column, *copied_columns(options)):
-        if name not in header:
-            has = ", ".join(header)
-            raise ValueError(f"{options.file} has no column {name!r}; it has {has}.")
-    number = reader.line_num + 1
-    for row in reader:
-        if row:
-            yield number, dict(zip_longest(header, row))
-        number = reader.line_num + 1  # a row may go over several lines
+    # Not strict, an open quote would take in all that follows as one cell.
+    reader = csv.reader(stream, strict=True)
+    number = 1
+    try:
+        header = next(reader, [])
+        for name in (*options.column, *copied_columns(options)):
+            if name not in header:
+                has = ", ".join(header)
+                raise ValueError(f"{options.file} has no column {name!r}; it has {has}.")
+            if header.count(name) > 1:
+                raise ValueError(
+                    f"{options.file}, line 1: {header.count(name)} columns are called {name!r}. "
+                    "Rename all but one."
+                )
+        number = reader.line_num + 1
+        for row in reader:
+            if row:
+                yield number, dict(zip_longest(header, row))
+            number = reader.line_num + 1  # a row may go over several lines
+    except csv.Error as error:
+        raise ValueError(
+            f"{options.file}, line {number}: a cell that begins with a quote must end with one, and a "
+            'quote inside is doubled, as "she said ""no""".'
+        ) from error
 
 
 def _parsed(number: int, content: str | Mapping[str, str], options: Namespace) -> Line:
@@ -222,12 +241,26 @@ def _cells_of(content: str | Mapping[str, str], columns: Iterable[str]) -> dict[
         return {name: content[name] for name in columns}
     try:
         # Python reads the words NaN and Infinity, which JSON has not and could not be written again.
-        row = json.loads(content, parse_constant=lambda word: None)
+        row = json.loads(
+            content, parse_constant=lambda word: None, object_pairs_hook=_with_each_key_once
+        )
         cells = {name: row[name] for name in columns}
+    except _KeyTwiceError:
+        raise
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         form = "{" + ", ".join(f'"{name}": ...' for name in columns) + "}"
         raise ValueError(f"must be {form}, got {content!r:.60}.") from error
     _require_readable(json.dumps(cells, ensure_ascii=False))
+    return cells
+
+
+def _with_each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object in JSON, of which Python would keep the last value of a key."""
+    cells: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in cells:
+            raise _KeyTwiceError(f"has the key {key!r} twice. Leave one of them out.")
+        cells[key] = value
     return cells
 
 

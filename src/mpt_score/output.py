@@ -177,7 +177,8 @@ class RowFile:
             table = csv.DictWriter(text, self.columns, lineterminator="\n")
             if with_header:
                 table.writeheader()
-            table.writerows(rows)
+            for row in rows:
+                table.writerow({name: _cell(value) for name, value in row.items()})
         else:
             for row in rows:
                 text.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
@@ -212,6 +213,11 @@ def _write_all(stream: io.FileIO, start: int, content: bytes) -> None:
         num_written = stream.write(content)
         content = content[num_written:]
     os.fsync(stream.fileno())
+
+
+def _cell(value: Any) -> Any:
+    """What a table has for a value: of an object or list that was kept, its JSON."""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else value
 
 
 def _value(cell: str) -> Any:

@@ -296,6 +296,82 @@ def test_columns_of_tables(folder, tmp_path, capsys) -> None:
         assert message in capsys.readouterr().err
 
 
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("name", "content", "more", "sentence"),
+    [
+        (
+            "x.csv",
+            'id,text\n1,a dog\n2,"a cat\n3,a dog\n',
+            ("--skip",),
+            "line 3: a cell that begins",
+        ),
+        ("x.csv", 'text\na dog\n"a" cat\n', (), "line 3: a cell that begins with a quote must end"),
+        (
+            "x.csv",
+            '"text\na dog\n',
+            (),
+            "line 1: a cell that begins with a quote must end with one",
+        ),
+        (
+            "x.csv",
+            "text,text\na cat,a dog\n",
+            (),
+            "line 1: 2 columns are called 'text'. Rename all",
+        ),
+        ("x.csv", "k,text,k\n1,a dog,2\n", ("--keep", "k"), "line 1: 2 columns are called 'k'."),
+        (
+            "x.jsonl",
+            '{"text": "a dog"}\n{"text": "a cat", "text": "a dog"}\n',
+            (),
+            "line 2: has the key 'text' twice. Leave one of them out.",
+        ),
+        (
+            "x.jsonl",
+            '{"text": "a dog", "k": {"a": 1, "a": 2}}\n',
+            ("--keep", "k"),
+            "line 1: has the key 'a' twice.",
+        ),
+    ],
+)
+def test_a_table_that_can_be_read_in_two_ways_is_refused(
+    folder, tmp_path, capsys, name: str, content: str, more: tuple, sentence: str
+) -> None:
+    path = tmp_path / name
+    path.write_text(content)
+    assert call(folder, "sentences", path, "--column", "text", *more) == 2
+    out, said = capsys.readouterr()
+    assert out == "" and f"{path}, {sentence}" in said.splitlines()[-1]
+
+
+def test_columns_that_are_not_read_may_share_a_name(tmp_path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text('text,,\n"a ""dog""",1,2\n')
+    (line,) = read_lines(path, "sentences", "--column", "text")
+    assert line.texts == ['a "dog"']
+
+
+def test_an_object_that_is_kept_is_json(folder, tmp_path) -> None:
+    path = tmp_path / "texts.jsonl"
+    kept = [{"a": [1, None]}, ["Ä", True], "a, b"]
+    path.write_text("".join(json.dumps({"text": "a dog", "k": each}) + "\n" for each in kept))
+    more = ("--column", "text", "--keep", "k", "--num-masks", 2, "--out")
+    assert call(folder, "sentences", path, *more, tmp_path / "rows.csv") == 0
+    assert call(folder, "sentences", path, *more, tmp_path / "rows.jsonl") == 0
+    assert [row["k"] for row in rows((tmp_path / "rows.jsonl").read_text())] == kept
+    with (tmp_path / "rows.csv").open() as stored:
+        cells = [row["k"] for row in csv.DictReader(stored)]
+    assert cells == ['{"a": [1, null]}', '["Ä", true]', "a, b"]
+
+
+@pytest.mark.bad_input
+def test_a_pair_is_of_two_columns(folder, tmp_path, capsys) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("a,b\na cat,a dog\n")
+    assert call(folder, "pairs", path, "--column", "a,a") == 2
+    assert "--column must be two columns, got 'a' twice." in capsys.readouterr().err
+
+
 def id_lines(path: Path, texts: list[Any]) -> Path:
     path.write_text("".join(json.dumps({"ids": text}) + "\n" for text in texts))
     return path
