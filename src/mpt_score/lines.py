@@ -135,16 +135,16 @@ def parts(
 def _opened(path: str) -> Iterator[io.TextIOWrapper]:
     try:
         binary: Any = sys.stdin.buffer if path == "-" else Path(path).open("rb")  # noqa: SIM115
+        # What is not UTF-8 becomes surrogates, so that the line it stands in can be named.
+        stream = io.TextIOWrapper(binary, encoding="utf-8-sig", errors="surrogateescape")
+        try:
+            yield stream
+        finally:
+            stream.detach()
+            if path != "-":
+                binary.close()
     except OSError as error:
         raise OSError(f"{path} cannot be read: {error.strerror}.") from error
-    # What is not UTF-8 becomes surrogates, so that the line it stands in can be named.
-    stream = io.TextIOWrapper(binary, encoding="utf-8-sig", errors="surrogateescape")
-    try:
-        yield stream
-    finally:
-        stream.detach()
-        if path != "-":
-            binary.close()
 
 
 def _lines_of(stream: io.TextIOWrapper) -> Iterator[tuple[int, str]]:

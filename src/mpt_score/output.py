@@ -7,6 +7,7 @@ the size in its state was written by a run that was stopped, and is cut off.
 
 import csv
 import dataclasses
+import hashlib
 import io
 import json
 import os
@@ -20,6 +21,9 @@ from typing import Any
 if sys.platform != "win32":  # where there is none
     import fcntl
 
+_DIGEST_OF_NOTHING = hashlib.sha256().hexdigest()
+_BLOCK_BYTES = 2**20
+"""Of rows that are read at a time."""
 _DIGEST = re.compile("[0-9a-f]{64}")
 Row = Mapping[str, Any]
 
@@ -30,10 +34,11 @@ class State:
 
     run: Mapping[str, Any]  # what decides the numbers, by its name
     last_line: int = 0  # of the input, whose row is written or which was skipped
-    lines_digest: str = ""  # of the input up to that line
+    lines_digest: str = _DIGEST_OF_NOTHING  # of the input up to that line
     num_rows: int = 0
     num_faults: int = 0  # lines that were skipped
     num_bytes: int = 0  # of the rows, with their header
+    rows_digest: str = _DIGEST_OF_NOTHING  # of these bytes
     is_whole: bool = False
 
 
@@ -44,6 +49,7 @@ class RowFile:
         self.path = path
         self.columns = columns
         self.state = State({})
+        self._digest = hashlib.sha256()  # of the rows
         self._state_path = path.with_name(f"{path.name}.state")
         self._new_state_path = path.with_name(f"{path.name}.state.new")
         with self._named():
@@ -91,7 +97,11 @@ class RowFile:
                 "that could go on: remove it, or name another file."
             )
         try:
-            self.state = State(**json.loads(self._state_path.read_bytes()))
+            state = State(**json.loads(self._state_path.read_bytes()))
+            for name, default in vars(State({})).items():
+                if type(getattr(state, name)) is not type(default):
+                    raise TypeError(name)
+            self.state = state
         except (ValueError, TypeError) as error:
             raise ValueError(f"{self._state_path} is damaged. {self._remedy}") from error
 
@@ -104,12 +114,7 @@ class RowFile:
         wanted = json.loads(json.dumps(run, default=str))
         if self.state.num_rows:
             self._require_same(wanted)
-            size = self.path.stat().st_size
-            # What is behind the last row was left by a run that was stopped.
-            if size < self.state.num_bytes or (self.state.is_whole and size > self.state.num_bytes):
-                raise ValueError(
-                    f"--out {self.path} was changed after it was written. {self._remedy}"
-                )
+            self._require_unchanged()
         else:
             self.state = State(wanted)
         with self._named():
@@ -137,6 +142,18 @@ class RowFile:
                 f"--out {self.path} has rows of another run: {name} {change}. {self._remedy}"
             )
 
+    def _require_unchanged(self) -> None:
+        """Refuse rows that are not those that were written."""
+        with self.path.open("rb") as stream:
+            left = self.state.num_bytes
+            while block := stream.read(min(left, _BLOCK_BYTES)):
+                self._digest.update(block)
+                left -= len(block)
+            # What is behind the last row was left by a run that was stopped.
+            has_more = self.state.is_whole and stream.read(1) != b""
+        if has_more or self._digest.hexdigest() != self.state.rows_digest:
+            raise ValueError(f"--out {self.path} was changed after it was written. {self._remedy}")
+
     def rows(self, texts: Sequence[str]) -> Iterator[dict[str, Any]]:
         """The rows that are written, with the numbers as they were; ``texts`` are columns of none."""
         with self.path.open(encoding="utf-8", newline="") as stream:
@@ -154,6 +171,8 @@ class RowFile:
         """Add the rows of lines up to one: all of them or, on a full disk or when stopped, none."""
         before = self.state
         content = self._as_bytes(rows, with_header=before.num_bytes == 0)
+        digest = self._digest.copy()
+        digest.update(content)
         after = State(
             run=before.run,
             last_line=last_line,
@@ -161,6 +180,7 @@ class RowFile:
             num_rows=before.num_rows + len(rows),
             num_faults=before.num_faults + num_faults,
             num_bytes=before.num_bytes + len(content),
+            rows_digest=digest.hexdigest(),
         )
         with self._named():
             try:
@@ -169,6 +189,7 @@ class RowFile:
             except BaseException:
                 self._stream.truncate(self.state.num_bytes)
                 raise
+        self._digest = digest
 
     def _as_bytes(self, rows: Sequence[Row], *, with_header: bool) -> bytes:
         """Bytes, so that no system changes the ends of lines."""

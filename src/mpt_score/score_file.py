@@ -174,7 +174,7 @@ class _Run:
         while number < last_line and (line := next(lines_to_read, None)):
             self._take_in(line)
             number = line.number
-        is_same = last_line == 0 or self.digest.hexdigest() == lines_digest
+        is_same = self.digest.hexdigest() == lines_digest
         if done.is_whole and next(lines_to_read, None) is not None:
             is_same = False
         if not is_same:

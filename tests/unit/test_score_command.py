@@ -712,6 +712,43 @@ def test_a_bad_line_ends_a_run_that_goes_on_once_it_is_mended(
 
 
 @pytest.mark.bad_input
+@pytest.mark.parametrize("number", [3, 4], ids=["stopped", "whole"])
+def test_rows_and_a_state_that_were_changed_are_refused(
+    command, few_lines, capsys, monkeypatch, number: int
+) -> None:
+    out = command[-1]
+    stop_at(number, monkeypatch)
+    assert call(*command) == (130 if number == 3 else 0)
+    written = out.read_bytes()
+    state = json.loads(state_of(out).read_bytes())
+    damaged = f"{state_of(out)} is damaged. Name another file, or remove rows.csv and"
+    changed_input = "a line up to {} has changed, or there are more"
+    half = len(written) // 2
+    for rows_there, changes, sentence in (
+        (written.replace(b",-", b",+", 1), {}, f"{out} was changed after it was written"),
+        (written[:half] + b"X" * (len(written) - half), {}, "was changed after it was written"),
+        (written, {"num_bytes": half}, "was changed after it was written"),
+        (written, {"num_rows": str(state["num_rows"])}, damaged),
+        (written, {"is_whole": 1}, damaged),
+        (written, {"last_line": 0}, changed_input.format(0)),
+        (written, {"last_line": 2}, changed_input.format(2)),
+    ):
+        out.write_bytes(rows_there)
+        state_of(out).write_text(json.dumps(state | changes))
+        assert call(*command) == 2
+        assert sentence in capsys.readouterr().err.splitlines()[-1]
+        assert out.read_bytes() == rows_there
+
+
+@pytest.mark.bad_input
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="there is no such file")
+def test_a_file_that_cannot_be_read_is_named(folder, capsys) -> None:
+    assert call(folder, "curve", "/proc/self/mem", "--rates", 15) == 2
+    sentence = "mpt-score: /proc/self/mem cannot be read: Input/output error.\n"
+    assert capsys.readouterr().err == sentence
+
+
+@pytest.mark.bad_input
 def test_a_file_of_somebody_else_is_never_written(command, capsys) -> None:
     out = command[-1]
     out.write_text("my own\n")
