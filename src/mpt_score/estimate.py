@@ -321,10 +321,13 @@ def _num_more(repeats: int, variance: Tensor, most: int, plan: Plan, count: int)
         return 0
     if variance.isnan():
         return repeats  # as many again: so far no two of them differ
-    target_variance = (plan.target_error * count) ** 2
+    target = plan.target_error * count
+    target_variance = target * target  # of extreme targets 0 or infinite, as ** would not be
     if variance <= target_variance:
         return 0
-    return min(most, math.ceil(repeats * variance.item() / target_variance)) - repeats
+    if repeats * variance.item() >= most * target_variance:
+        return most - repeats
+    return math.ceil(repeats * variance.item() / target_variance) - repeats
 
 
 def _pseudo_log_likelihood(values: Float[Tensor, "B P D"], plan: Plan) -> Float[Tensor, " B"]:

@@ -530,8 +530,11 @@ def test_masks_are_added_until_the_error_is_small_enough() -> None:
     long = mpt_score.sentences(by_size, [[0] * 40], num_masks=9, target_error=1e-9)
     # Some masks of 1 or 39 tokens are the same, about 13 of each being drawn.
     assert 0.95 * 8 * estimate.MOST_ROUNDS < long.num_passes[0] <= 1 + 8 * estimate.MOST_ROUNDS
-    every = mpt_score.sentences(by_table, [TEXT], target_error=1e-9)
-    assert every.degrees[0] == pytest.approx(4 * estimate.MOST_ROUNDS - 1)
+    for target in (1e-9, 1e-160, 1e-300):
+        every = mpt_score.sentences(by_table, [TEXT], target_error=target)
+        assert every.degrees[0] == pytest.approx(4 * estimate.MOST_ROUNDS - 1)
+    fewest = mpt_score.sentences(by_table, [TEXT], target_error=1e300)
+    assert fewest.degrees[0] == pytest.approx(estimate.FEWEST_ORDERS_TO_STOP - 1)
 
 
 def test_a_slope_comes_from_the_other_repeats_and_is_near_one_where_they_say_little() -> None:
