@@ -1,6 +1,5 @@
 """``python -m experiments``: list, run and compare the paper's experiments."""
 
-import argparse
 import ast
 import dataclasses
 import inspect
@@ -9,16 +8,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from experiments.registry import EXPERIMENTS
-from mpt_score.command_line import answer
+from mpt_score.command_line import Parser, answer
 
 PROGRAM = "python -m experiments"
 
 # What a command needs of torch is imported when it runs: a list of names needs nothing of it.
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The commands and their options."""
-    whole = argparse.ArgumentParser(
+    whole = Parser(
         prog=PROGRAM,
         description="The experiments of 'On Masked Pre-training and the Marginal Likelihood'.",
     )
@@ -56,10 +55,11 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status (2 for a mistake in the call)."""
-    return answer(PROGRAM, lambda: _act(parser().parse_args(arguments)))
+    return answer(PROGRAM, _act, arguments)
 
 
-def _act(given: argparse.Namespace) -> None:
+def _act(arguments: Sequence[str]) -> None:
+    given = parser().parse_args(arguments)
     if given.command == "list":
         print(_settings_of(given.name) if given.name else _names())
     elif given.command == "compare":
@@ -72,7 +72,11 @@ def _act(given: argparse.Namespace) -> None:
         from experiments import recording
         from experiments.experiment import find
 
-        settings = dict(_setting(text) for text in given.set)
+        settings: dict[str, Any] = {}
+        for name, value in map(_setting, given.set):
+            if name in settings:
+                raise ValueError(f"--set {name} is given twice. Leave one of them out.")
+            settings[name] = value
         recording.run_and_store(
             find(given.name),
             settings,

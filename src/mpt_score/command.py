@@ -5,9 +5,9 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from mpt_score.command_line import answer
+from mpt_score.command_line import Parser, answer
 from mpt_score.lines import require_form
 
 PROGRAM = "mpt-score"
@@ -24,13 +24,6 @@ SUFFIXES = (".csv", ".jsonl")
 # What scoring needs of torch is imported when it begins: help and mistakes need nothing of it.
 
 
-class _Parser(argparse.ArgumentParser):
-    """Says of a mistake one sentence, without the usage."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ValueError(message.removeprefix("argument "))
-
-
 def names(text: str) -> tuple[str, ...]:
     return tuple(text.split(","))
 
@@ -43,7 +36,7 @@ def rates(text: str) -> tuple[int, ...]:
     """
     percents: list[int] = []
     for piece in text.split(","):
-        match = re.fullmatch(r"(\d+)(?::(\d+)(?::([1-9]\d*))?)?", piece)
+        match = re.fullmatch(r"(\d{1,3})(?::(\d{1,3})(?::([1-9]\d*))?)?", piece)
         first, last, step = match.groups() if match else ("0", None, None)
         percents.extend(range(int(first), int(last or first) + 1, int(step or 1)))
     if not percents or min(percents) < 1 or max(percents) > 100:
@@ -55,7 +48,7 @@ def rates(text: str) -> tuple[int, ...]:
 
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
-    whole = _Parser(prog=PROGRAM, description=ABOUT, epilog=MORE)
+    whole = Parser(prog=PROGRAM, description=ABOUT, epilog=MORE)
     kinds = whole.add_subparsers(dest="kind", required=True, metavar="KIND")
 
     about = "Log-score of each text, its error, inconsistency, pseudo-log-likelihood."
@@ -166,7 +159,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit status (2 for a mistake in the call)."""
-    return answer(PROGRAM, lambda: _act(sys.argv[1:] if arguments is None else arguments))
+    return answer(PROGRAM, _act, arguments)
 
 
 def _act(arguments: Sequence[str]) -> None:

@@ -1,24 +1,55 @@
-"""How a command ends: one sentence for a mistake, one for a signal, and its exit status."""
+"""How a command reads its options, and how it ends: in one sentence, with an exit status."""
 
+import argparse
 import io
+import shlex
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import Any, NoReturn
+
+from mpt_score.errors import is_out_of_memory
+
+
+class Parser(argparse.ArgumentParser):
+    """Says of a mistake one sentence, without the usage; an option with a value is given once."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.register("action", None, _StoreOnce)  # in place of the one that takes the last value
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message.removeprefix("argument "))
+
+
+class _StoreOnce(argparse.Action):
+    is_given = False
+
+    def __call__(
+        self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None
+    ) -> None:
+        if self.is_given:
+            raise argparse.ArgumentError(self, "is given twice. Leave one of them out.")
+        self.is_given = True
+        setattr(namespace, self.dest, values)
 
 
 class TerminatedError(KeyboardInterrupt):
     """SIGTERM: whoever sees to an interruption from the keyboard sees to it in the same way."""
 
 
-def answer(program: str, act: Callable[[], object]) -> int:
+def answer(
+    program: str, act: Callable[[Sequence[str]], object], arguments: Sequence[str] | None = None
+) -> int:
     """Do what a command line asks for; a mistake is one sentence on standard error.
 
     Args:
         program: The name that a message begins with.
         act: Parses the command line and does it.
+        arguments: The command line, by default that of the process.
 
     Returns:
         The exit status: 0, 1 where a reader closed the pipe, 2 for a mistake in the call, 130 and 143
@@ -28,14 +59,21 @@ def answer(program: str, act: Callable[[], object]) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A terminal that knows only ASCII shows "?" for "±" and "–". Standard error does so already.
         sys.stdout.reconfigure(errors="replace")
+    arguments = sys.argv[1:] if arguments is None else arguments
     try:
         with _terminated_as_interrupted():
-            act()
+            act(arguments)
             write_output("")
     except BrokenPipeError:
         return 1  # whoever read the lines has had enough, as in `mpt-score ... | head`
-    except (TypeError, ValueError, OSError, ImportError) as error:
-        print(f"{program}: {error}", file=sys.stderr)
+    except Exception as error:
+        if is_out_of_memory(error) or isinstance(error, ArithmeticError):
+            sentence = _what_is_exceeded(error, arguments)
+        elif isinstance(error, TypeError | ValueError | OSError | ImportError):
+            sentence = str(error)
+        else:
+            raise
+        print(f"{program}: {sentence}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as stop:
         print(f"{program}: stopped; {str(stop) or 'nothing was written'}", file=sys.stderr)
@@ -44,6 +82,17 @@ def answer(program: str, act: Callable[[], object]) -> int:
     finally:
         _let_go_of_output()
     return 0
+
+
+def _what_is_exceeded(error: Exception, arguments: Sequence[str]) -> str:
+    """In one sentence, with the command line and what has been written before."""
+    reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
+    asked = f"for {shlex.join(arguments)!r} ({reason})."
+    if is_out_of_memory(error):
+        sentence = f"memory does not suffice {asked} Ask for less at a time, or free some."
+    else:
+        sentence = f"a number is too large or too small {asked} Take a moderate one."
+    return " ".join([sentence, *getattr(error, "__notes__", [])]).strip()
 
 
 @contextmanager

@@ -1,4 +1,26 @@
-"""What is wrong with a text, and with which."""
+"""What is wrong with a text, and with which; and what is wrong with none, the end of memory."""
+
+import re
+
+_MEMORY_ENDS = re.compile(
+    "allocate memory|out of memory|not enough memory|new thread|size calculation overflow|"
+    "multiplication overflow|Overflow when unpacking"
+)
+"""In messages of PyTorch, which has no type of error for it, but on a GPU."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that there is too little memory for what was asked.
+
+    >>> is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory"))
+    True
+    >>> is_out_of_memory(RuntimeError("size mismatch"))
+    False
+    """
+    if isinstance(error, MemoryError):
+        return True
+    is_of_torch = isinstance(error, RuntimeError | TypeError)
+    return is_of_torch and _MEMORY_ENDS.search(str(error)) is not None
 
 
 class TextError(ValueError):

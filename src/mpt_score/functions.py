@@ -140,7 +140,7 @@ def shifted_side(most_probable: Int[Tensor, " L"], ids: Int[Tensor, " L"]) -> st
     return None
 
 
-def hint_of(error: Exception, ids: Tensor) -> str:
+def hint_of(error: BaseException, ids: Tensor) -> str:
     """What torch's own messages leave open where a function fails; "" where that is nothing.
 
     Args:

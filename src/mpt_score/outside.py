@@ -102,16 +102,16 @@ def _import(module_name: str, name: str) -> ModuleType:
 
 
 def _run(
-    act: Callable[[], Any], what: str, hint: Callable[[Exception], str] = lambda error: ""
+    act: Callable[[], Any], what: str, hint: Callable[[BaseException], str] = lambda error: ""
 ) -> Any:
     """Run a user's code; what goes wrong in it is one sentence with its place, and a hint."""
     try:
         return act()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{place.filename}, line {place.lineno}"
         message = f"{what}: {type(error).__name__} in {where}: {error}"
-        raise ValueError(f"{message.rstrip('.')}. {hint(error)}".strip()) from error
+        raise ValueError(f"{message.rstrip(' :.')}. {hint(error)}".strip()) from error
 
 
 def _in_one_sentence(function: Callable[[Tensor, Tensor], Tensor], name: str) -> Any:

@@ -23,7 +23,7 @@ import mpt_score
 from mpt_lml import files
 from mpt_score import lines, summaries
 from mpt_score.command_line import write_output
-from mpt_score.errors import TextError
+from mpt_score.errors import TextError, is_out_of_memory
 from mpt_score.lines import Fault, Line, copied_columns
 from mpt_score.output import RowFile, State
 from mpt_score.scorer import Scorer
@@ -152,6 +152,10 @@ class _Run:
             self._score(self._begin())
         except KeyboardInterrupt as stop:
             raise type(stop)(self._left) from None
+        except Exception as error:
+            if is_out_of_memory(error) or isinstance(error, ArithmeticError):
+                error.add_note(self._left)
+            raise
         if self.rank == 0:
             self._finish()
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 from tiny_bert import CLS, MASK, PIECES, SEP, tiny, tokenizer
 
@@ -16,6 +17,7 @@ from mpt_lml.files import read_json
 from mpt_score import MaskedLM, networks
 from mpt_score.networks import hub
 from mpt_score.networks.hub import CheckpointError
+from mpt_score.networks.symbol_bert import SymbolBERT
 
 
 def model(network: torch.nn.Module, num_features: int = 3) -> MaskedLM:
@@ -125,6 +127,26 @@ def test_damaged_weights(tmp_path: Path, how: str) -> None:
         networks.load_network(tmp_path)
     said = str(caught.value)
     assert f"{tmp_path} is damaged" in said and "again" in said and "pickle" not in said
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError("too little"), RuntimeError("can't start new thread")]
+)
+def test_too_little_memory_is_not_called_damage(tmp_path: Path, monkeypatch, error) -> None:
+    """What a page says of damage is to fetch the weights again."""
+    tiny().float().save_pretrained(tmp_path)
+
+    def without_memory(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(transformers.PreTrainedModel, "from_pretrained", without_memory)
+    with pytest.raises(MemoryError, match=f"{tmp_path} needs more memory than there is: {error}."):
+        networks.load_network(tmp_path)
+    monkeypatch.setattr("safetensors.torch.load_file", without_memory)
+    with pytest.raises(
+        MemoryError, match="known_language.safetensors needs more memory|too little"
+    ):
+        SymbolBERT.load()
 
 
 def bert(architecture: str) -> torch.nn.Module:

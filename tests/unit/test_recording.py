@@ -114,7 +114,7 @@ def test_seeds_are_refused_in_one_line(given: str, message: str, tmp_path: Path,
 
 NO_NUMBERS = ("", "0", "-3", "2.5", "nan", "inf", "one", "None", "True", "[1]", "1,2", "1e400")
 WRONG_SETTINGS = [
-    *(f"{name}={number}" for name in ("num_data", "num_features") for number in NO_NUMBERS),
+    *(f"num_features={number}" for number in NO_NUMBERS),
     *(f"latent_dim={number}" for number in NO_NUMBERS if number != "0"),
     *(f"num_masks={numbers}" for numbers in ("", "0", "1.5", "a,b")),
     *(f"seeds=4,{seed}" for seed in ("4", "-1", "a", "1.5", "nan", str(2**70))),
@@ -124,10 +124,11 @@ WRONG_LINES = [
     *(["run", name] for name in ("table1", "zzz", "../table-1", "", "nan", "-1", "None")),
     *(["compare", name] for name in ("table1", "zzz", "")),
     *(["list", name] for name in ("table1", "scoring")),
-    *([*SHORT, "--preset", preset] for preset in ("fast", "", "Quick", "1")),
+    *([*SHORT[:2], "--preset", preset] for preset in ("fast", "", "Quick", "1")),
     *([*SHORT, "--device", device] for device in ("tpu", "cuda:0", "", "1.5")),
     *([*SHORT, "--out", place] for place in ("/dev/null/x", "/proc/x")),
     *([*SHORT, "--set", setting] for setting in WRONG_SETTINGS),
+    *([*SHORT[:4], "--set", f"num_data={number}"] for number in NO_NUMBERS),
     [*SHORT, "x"],
 ]
 
@@ -146,6 +147,24 @@ def test_a_wrong_command_line_ends_in_a_sentence(
     assert status == 2
     assert printed.out == ""
     assert "python -m experiments" in printed.err and "Traceback" not in printed.err
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--set", "num_data=30"], "--set num_data is given twice. Leave one of them out."),
+        (["--preset", "paper"], "--preset: is given twice. Leave one of them out."),
+        (["--set", "num_features=1000000000000"], "1000000000000"),
+    ],
+)
+def test_a_call_that_cannot_be_meant_is_one_sentence(
+    more: list[str], message: str, tmp_path: Path, capsys
+) -> None:
+    assert command.main([*SHORT, "--out", str(tmp_path), *more]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("python -m experiments: ") and said.count("\n") == 1 and message in said
+    assert list(tmp_path.iterdir()) == []
 
 
 class Unlisted(experiment.Experiment, name="unlisted", resumable=True):

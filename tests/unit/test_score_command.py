@@ -695,6 +695,25 @@ def test_a_function_goes_on_where_it_is_known_to_be_the_same(
     assert sentence in capsys.readouterr().err and written[0] == written[1]
 
 
+@pytest.mark.bad_input
+def test_memory_that_ends_leaves_what_goes_on(command, few_lines, capsys, monkeypatch) -> None:
+    out = command[-1]
+    score = score_file.score
+
+    def without_memory(scorer: Any, good: Any, options: Any) -> Any:
+        if out.stat().st_size > 0:
+            torch.zeros(10**15)
+        return score(scorer, good, options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(score_file, "score", without_memory)
+        assert call(*command) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert "memory does not suffice for 'sentences" in said and "--num-masks 2" in said
+    assert said.endswith(f"2 rows are in {out}, the same command goes on from there.")
+    assert call(*command) == 0
+
+
 @pytest.mark.parametrize("bad", [b"???", b"\xff"], ids=["no token", "no text"])
 def test_a_bad_line_ends_a_run_that_goes_on_once_it_is_mended(
     command, few_lines, texts, capsys, bad: bytes

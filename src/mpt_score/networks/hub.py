@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 
 from mpt_lml.checks import checked
 from mpt_lml.data.remote import offline
+from mpt_score.errors import is_out_of_memory
 from mpt_score.networks.devices import gpu
 
 _log = logging.getLogger(__name__)
@@ -115,6 +116,7 @@ def loading(
 
     Raises:
         CheckpointError: for whatever goes wrong, with what to do.
+        MemoryError: where there is too little memory.
         ValueError: for a revision of a folder.
     """
     require_transformers()
@@ -137,12 +139,15 @@ def loading(
                 source,
                 commit,
             )
-    except (SafetensorError, RuntimeError) as error:
-        raise CheckpointError(
-            f"{source} is damaged: its weights are not whole, or not those of its config.json. "
-            "Fetch it, or save it with save_pretrained, again."
-        ) from error
     except Exception as error:  # tokenizers raise nothing more special
+        if is_out_of_memory(error):
+            reason = _first_line(error)
+            raise MemoryError(f"{source} needs more memory than there is: {reason}.") from error
+        if isinstance(error, SafetensorError | RuntimeError):
+            raise CheckpointError(
+                f"{source} is damaged: its weights are not whole, or not those of its config.json. "
+                "Fetch it, or save it with save_pretrained, again."
+            ) from error
         # What is not in the cache is missing because the hub could not be asked.
         reason = _first_line(unreachable or error)
         if is_folder:

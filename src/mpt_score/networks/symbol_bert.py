@@ -11,6 +11,7 @@ from torch import Tensor
 from mpt_lml.checks import Count, FilePath, Index, Within, checked, require_values
 from mpt_lml.files import book_file
 from mpt_lml.models.base import ConditionalModel
+from mpt_score.errors import is_out_of_memory
 from mpt_score.networks.devices import to_device_of
 from mpt_score.networks.hub import CheckpointError, require_transformers
 
@@ -86,6 +87,7 @@ class SymbolBERT(ConditionalModel):
         Raises:
             FileNotFoundError: where there is none.
             CheckpointError: for one that is damaged or of another network.
+            MemoryError: where there is too little memory.
         """
         from safetensors.torch import load_file
 
@@ -100,6 +102,8 @@ class SymbolBERT(ConditionalModel):
             model = cls(num_tokens - 1, num_features, width, seed=0)
             missing = model.network.load_state_dict(weights, strict=False).missing_keys
         except (SafetensorError, KeyError, RuntimeError) as error:
+            if is_out_of_memory(error):
+                raise MemoryError(f"{path} needs more memory than there is.") from error
             raise CheckpointError(f"{path} is damaged, or of another network.") from error
         # The decoder's weights are those of the embedding, and stored once.
         if any("decoder" not in name for name in missing):
