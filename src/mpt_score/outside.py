@@ -6,6 +6,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -50,8 +51,8 @@ def outside_model(name: str) -> OutsideModel:
     Returns:
         The model. No source shows which weights a function reads, so that its identity has to be named:
         a string ``identity`` of the returned function, of the factory or of the module, such as a
-        checkpoint's commit. With it go ``name`` and a digest of the user's own sources. Where nothing
-        is named, the identity is None.
+        checkpoint's commit. With it go ``name`` and a digest of the user's own sources, those that
+        a call imports among them. Where nothing is named, the identity is None.
 
     Raises:
         ValueError: Where the module, or the name in it, is not there, or its code fails.
@@ -72,10 +73,13 @@ def outside_model(name: str) -> OutsideModel:
         raise TypeError(f"{name} must be {FORM}, got {type(model).__name__}.")
     identities = [getattr(place, "identity", None) for place in (model, named, module)]
     identity = next((each for each in identities if isinstance(each, str)), None)
-    if identity is not None:
-        identity = f"{name}, {identity}, {_digest_of(module)}"
     is_network = isinstance(model, torch.nn.Module) and hasattr(model, "config")
-    if not is_network and not hasattr(model, "log_tokens"):
+    is_function = not is_network and not hasattr(model, "log_tokens")
+    if identity is not None:
+        if is_function:
+            _call_once(model)
+        identity = f"{name}, {identity}, {_digest_of(module)}"
+    if is_function:
         model = _in_one_sentence(model, name)
     return OutsideModel(model, tokenizer, identity)
 
@@ -112,6 +116,15 @@ def _run(
         where = f"{place.filename}, line {place.lineno}"
         message = f"{what}: {type(error).__name__} in {where}: {error}"
         raise ValueError(f"{message.rstrip(' :.')}. {hint(error)}".strip()) from error
+
+
+def _call_once(function: Callable[[Tensor, Tensor], Tensor]) -> None:
+    """Ask of two tokens, so that modules are loaded that a function imports when it is called.
+
+    What goes wrong is said when it is asked of texts.
+    """
+    with suppress(Exception), torch.no_grad():
+        function(torch.zeros(1, 2, dtype=torch.int64), torch.tensor([[True, False]]))
 
 
 def _in_one_sentence(function: Callable[[Tensor, Tensor], Tensor], name: str) -> Any:

@@ -170,11 +170,22 @@ def test_an_identity_is_named_and_goes_with_the_source(folder: Path) -> None:
     assert scorer.identity is not None and scorer.identity["function"] == identity
 
 
+LAZY = """
+def build():
+    return imports_when_called
+
+def imports_when_called(ids, mask):
+    import my_layers
+    return log_probabilities(ids, mask)
+"""
+
+
+@pytest.mark.parametrize("imports", ["import my_layers", LAZY], ids=["at once", "when called"])
 @pytest.mark.parametrize(("place", "is_users"), [(".", True), ("site-packages", False)])
 def test_modules_beside_it_are_part_of_the_source_and_installed_ones_are_not(
-    folder: Path, place: str, is_users: bool
+    folder: Path, place: str, is_users: bool, imports: str
 ) -> None:
-    code = f'import sys\nsys.path.insert(0, "{place}")\nimport my_layers\nidentity = "first"'
+    code = f'import sys\nsys.path.insert(0, "{place}")\n{imports}\nidentity = "first"'
     (folder / place).mkdir(exist_ok=True)
     identities = []
     for width in (8, 16, 8):
