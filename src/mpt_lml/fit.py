@@ -24,7 +24,7 @@ from mpt_lml.checks import (
     require_memory,
     require_slope,
 )
-from mpt_lml.numerics import differentiable, double
+from mpt_lml.numerics import differentiable, double, without_inference
 from mpt_lml.results import History, Maxima
 
 __all__ = ["bfgs", "maximize"]
@@ -294,7 +294,7 @@ def bfgs(
         require_slope("objective(start)", slope)
         return value.detach().to(point.device), double(slope)
 
-    first = start.detach().flatten(1)
+    first = without_inference(start.detach().flatten(1))
     first_value, slope = evaluate(first)
     require_finite("objective(start)", first_value)
     rounding = max(torch.finfo(kind.dtype).eps for kind in (first, first_value))

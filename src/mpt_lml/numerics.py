@@ -28,16 +28,13 @@ def differentiable() -> Iterator[None]:
     """Derivatives can be taken here, also where a caller is inside ``torch.inference_mode``.
 
     Raises:
-        ValueError: where that does not help: tensors that were made inside it have none.
+        ValueError: for tensors that were made inside it, which have none.
     """
-    if not torch.is_inference_mode_enabled():
-        yield
-        return
     try:
         with torch.inference_mode(False):
             yield
     except RuntimeError as error:
-        if "nference" not in str(error):
+        if "nference tensor" not in str(error):
             raise
         raise ValueError(
             "this needs derivatives, which tensors that were made inside torch.inference_mode() "

@@ -17,6 +17,8 @@ from mpt_lml import (
     BernoulliPCA,
     Grammar,
     GridConditional,
+    estimators,
+    fit,
     gaussian,
     grids,
     masks,
@@ -31,6 +33,7 @@ from mpt_lml.models.vae import LatentVariableModel
 from mpt_lml.numerics import LOG_ZERO, double, log_or_zero, log_sum, softplus
 from mpt_lml.theory import chains, diffusion, rates
 from mpt_lml.theory.godambe import GaussianFamily, Godambe
+from mpt_lml.trainings import linear_vae
 
 MASK = masks.sample_masks(4, 6, masks.UniformSize(), generator=generator(1))
 
@@ -310,3 +313,65 @@ def test_gamma_draws_come_from_the_generator_and_move_it_alone() -> None:
     following = torch.rand(1, generator=source, dtype=torch.float64).item()
     assert following == pytest.approx(0.5813409198075745, rel=1e-14)
     assert torch.equal(torch.get_rng_state(), global_state)
+
+
+# -- tensors that were made inside torch.inference_mode ------------------------------------------------
+
+
+def tensors() -> tuple[Tensor, ...]:
+    ones = (torch.rand(9, 4, generator=generator(3)) > 0.5).double()
+    loadings = torch.randn(4, 2, generator=generator(4)).double()
+    return ones, loadings, torch.zeros(4).double(), torch.eye(4).double()[None]
+
+
+def ascended(ones: Tensor, loadings: Tensor, *_: Tensor) -> Tensor:
+    return fit.bfgs(ones, lambda point: -(point - 1.0).square().sum(dim=1)).parameters
+
+
+def integrated(ones: Tensor, loadings: Tensor, offset: Tensor, _: Tensor) -> Tensor:
+    return BernoulliPCA(loadings, offset).adaptive_log_marginal(ones)
+
+
+def trained(ones: Tensor, *_: Tensor) -> Tensor:
+    settings = linear_vae.LinearVAESettings("digits", seeds=(4,), num_epochs=2)
+    histories = linear_vae.train_linear_vae(settings, images=ones.float())
+    return histories["elbo"].values["objective"][:2]  # of the end there is none
+
+
+def annealed(ones: Tensor, loadings: Tensor, offset: Tensor, moment: Tensor) -> Tensor:
+    settings = {"num_chains": 2, "num_steps": 3, "generator": generator(5)}
+    value, _ = estimators.annealed_evidence(
+        moment, 9, 2, 0.5, backward_from=loadings[None], **settings
+    )
+    return value
+
+
+def averaged(ones: Tensor, loadings: Tensor, offset: Tensor, _: Tensor) -> Tensor:
+    parameters = {"loadings": loadings[None], "offset": offset[None]}
+    return linear_vae.mean_log_marginal(parameters, ones)
+
+
+@pytest.mark.parametrize("compute", [ascended, integrated, trained, annealed, averaged])
+def test_tensors_made_in_inference_mode_give_the_same(compute: Callable[..., Tensor]) -> None:
+    expected = compute(*tensors())
+    with torch.inference_mode():
+        inside = tensors()
+        found_inside = compute(*inside)
+    assert torch.equal(found_inside, expected)
+    assert torch.equal(compute(*inside), expected)
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("within", [True, False])
+def test_functions_of_tensors_that_have_no_derivatives_are_refused(within: bool) -> None:
+    with torch.inference_mode():
+        scale = torch.tensor(2.0)
+    with torch.inference_mode(within), pytest.raises(ValueError, match="this needs derivatives"):
+        fit.bfgs(torch.zeros(1, 1), lambda point: -(scale * point).square().sum(dim=1))
+
+
+@pytest.mark.bad_input
+def test_parameters_of_something_else_have_no_log_marginal() -> None:
+    for names in ([], ["loadings"], ["offset", "encoder"]):
+        with pytest.raises(ValueError, match="must have 'loadings' and 'offset', got"):
+            linear_vae.mean_log_marginal(dict.fromkeys(names, torch.ones(1, 4)), tensors()[0])

@@ -178,7 +178,7 @@ def annealed_evidence(
         size = (len(second_moment), num_chains, *loadings_shape)
         start = draw_normal(size, generator=generator, like=second_moment)
     else:
-        start = backward_from[:, None].expand(-1, num_chains, -1, -1)
+        start = without_inference(backward_from)[:, None].expand(-1, num_chains, -1, -1)
         betas = betas[::-1]
     log_weight = _annealed_weights(
         log_likelihood,

@@ -22,7 +22,14 @@ from mpt_lml.checks import (
 from mpt_lml.grids import Grid
 from mpt_lml.models.base import TractableModel
 from mpt_lml.models.vae import LatentVariableModel
-from mpt_lml.numerics import chunks, double, full_precision, split
+from mpt_lml.numerics import (
+    chunks,
+    differentiable,
+    double,
+    full_precision,
+    split,
+    without_inference,
+)
 
 __all__ = ["BernoulliPCA", "GridConditional"]
 
@@ -128,8 +135,11 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
         num_nodes = nodes_per_axis**self.latent_dim
         bytes_of_a_datum = 8 * 4 * self.num_features * num_nodes
         # A Newton step in single precision does not get as near to a mode as is asked for.
-        wide = BernoulliPCA(double(self.loadings), double(self.offset), grid=self.grid)
-        wide_x = double(x)
+        with differentiable():
+            loadings = without_inference(double(self.loadings))
+            offset = double(self.offset)
+            wide_x = without_inference(double(x))
+        wide = BernoulliPCA(loadings, offset, grid=self.grid)
         origin = wide_x.new_zeros(len(x), self.latent_dim)
         values = []
         for rows in chunks(len(x), bytes_of_a_datum, CACHE_BYTES):

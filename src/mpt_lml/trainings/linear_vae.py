@@ -22,7 +22,7 @@ from mpt_lml.data.sources import Split
 from mpt_lml.grids import Grid
 from mpt_lml.masks import FixedRate, UniformSize, stratified_masks
 from mpt_lml.models.mixture import BernoulliPCA
-from mpt_lml.numerics import double
+from mpt_lml.numerics import differentiable, double, without_inference
 from mpt_lml.results import History
 
 __all__ = [
@@ -116,6 +116,7 @@ def binary_images(
 
 
 @checked
+@differentiable()
 def train_linear_vae(
     settings: LinearVAESettings,
     names: Sequence[Objective] = ("published", "elbo"),
@@ -149,7 +150,7 @@ def train_linear_vae(
     >>> train_linear_vae(short, ("elbo",))["elbo"].values["objective"].shape
     torch.Size([3, 1])
     """
-    x = binary_images(settings) if images is None else images
+    x = binary_images(settings) if images is None else without_inference(images)
     if device is not None:
         x = x.to(device)
     histories: dict[str, History] = {}
@@ -281,10 +282,15 @@ def mean_log_marginal(
     Returns:
         Nats, (seeds,), in double precision.
 
+    Raises:
+        ValueError: for parameters without one of the two.
+
     >>> flat = {"loadings": torch.zeros(1, 3, 2), "offset": torch.zeros(1, 3)}
     >>> mean_log_marginal(flat, torch.ones(4, 3)).shape
     torch.Size([1])
     """
+    if not {"loadings", "offset"} <= parameters.keys():
+        raise ValueError(f"parameters must have 'loadings' and 'offset', got {list(parameters)}.")
     decoders = zip(double(parameters["loadings"]), double(parameters["offset"]), strict=True)
     means = []
     for loadings, offset in decoders:
