@@ -50,6 +50,7 @@ import functools
 import inspect
 import math
 import os
+import re
 import sys
 import types
 import typing
@@ -104,6 +105,12 @@ Data = Annotated[Tensor, _OfModel()]
 FilePath = str | os.PathLike[str]
 
 
+_MEMORY_ENDS = re.compile(
+    "DefaultCPUAllocator|Storage size calculation overflow|integer multiplication overflow"
+)
+"""In messages of PyTorch, which has no type of error for the memory of a CPU."""
+
+
 # -- the decorator ------------------------------------------------------------------------------------
 
 
@@ -119,7 +126,8 @@ def checked(function: Any = None, *, finite: bool = True) -> Any:
     A dataclass is checked when it is made.
 
     Args:
-        function: a function, a method, or a dataclass.
+        function: a function, a method, or a dataclass. Where the CPU has no memory for what it makes, it
+            raises a ``MemoryError`` in one sentence.
         finite: False: NaN and infinity are let through, because they show in the result.
 
     Returns:
@@ -177,6 +185,11 @@ def _checked_function(function: Callable, finite: bool, owner: type | None) -> C
         except RuntimeError as error:
             if str(error).startswith("vmap:"):
                 _refuse_vmap(given)
+            if _MEMORY_ENDS.search(str(error)):
+                name = function.__qualname__.removesuffix(".__init__")
+                raise MemoryError(
+                    f"{name} needs more memory than there is. Give it smaller sizes, or fewer at a time."
+                ) from error
             raise
 
     return at_the_edge

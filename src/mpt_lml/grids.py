@@ -538,7 +538,7 @@ def find_modes(
         z = start.detach().clone()
         for _ in range(max_steps):
             newton = _newton(log_joint, z)
-            if newton.decrement.max() < tolerance**2:
+            if newton.decrement.max() < tolerance * tolerance:
                 return z, newton.precision
             z = _line_search(log_joint, z, newton)
         newton = _newton(log_joint, z)

@@ -160,6 +160,7 @@ class SizeLaw(ABC):
         generator: Generator,
     ) -> Int[Tensor, " P"]:
         """``num_masks`` independent sizes in 1..D, (P,)."""
+        require_memory(f"{num_masks} masks", 8 * num_masks, "fewer at a time")
         weights = self.probabilities(num_features)
         return 1 + torch.multinomial(weights, num_masks, replacement=True, generator=generator)
 

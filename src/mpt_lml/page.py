@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from mpt_lml.checks import Positive, checked
 
@@ -107,7 +109,8 @@ def compare_with_record(
     Compared with the record: log p(x), two seeds.
     Largest difference 0.0 nats (0.1 allowed): agrees with the record.
     """
-    ours, theirs = (torch.as_tensor(each).detach().cpu().double() for each in (measured, recorded))
+    ours = _numbers("measured", measured)
+    theirs = _numbers("recorded", recorded)
     if ours.shape != theirs.shape:
         raise ValueError(
             f"measured has the shape {tuple(ours.shape)} and recorded {tuple(theirs.shape)}: "
@@ -123,3 +126,13 @@ def compare_with_record(
         f"Largest difference {difference:.{digits}f} {unit} ({tolerance:g} allowed): "
         f"{verdict} the record."
     )
+
+
+def _numbers(name: str, value: Any) -> Float[Tensor, "..."]:
+    """As a tensor in double precision, on the CPU."""
+    try:
+        return torch.as_tensor(value).detach().cpu().double()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(
+            f"{name} must be numbers, or a tensor of them, got {value!r:.60}."
+        ) from error

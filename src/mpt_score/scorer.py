@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mpt_lml.checks import Index, Interval, checked
+from mpt_lml.checks import Index, Interval, checked, require_ids
 from mpt_lml.files import digest
 from mpt_score import networks
 from mpt_score.errors import TextError
@@ -196,11 +196,15 @@ class Scorer:
         Returns:
             A function without arguments that waits for the answers: nats, (R, L), float64, on the CPU;
             0 where not wanted. They may be infinite or nan; :meth:`fault` says what of it.
+
+        Raises:
+            ValueError: for a row that is not there.
         """
         if hasattr(self.model, "ask"):
             return self.model.ask(ids, text, mask, types, generator, wanted=wanted)
         # A function is shown text where it was tokenized.
         ids, text, mask = ids.cpu(), text.cpu(), mask.cpu()
+        require_ids("text", text, len(ids), "It is the number of a row of ids.")
         types = None if types is None else types.cpu()
         if isinstance(self.model, TokenFunction):
             self.model.try_once(ids[text], mask)

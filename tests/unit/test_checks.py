@@ -108,3 +108,24 @@ def test_an_error_inside_somebody_elses_vmap_is_told_as_it_is() -> None:
     coins = FromFunction(lambda x, mask: torch.vmap(lambda row: row.item())(x[:, 0]), 2)
     with pytest.raises(RuntimeError, match="^vmap: .*item"):
         coins.log_each(torch.zeros(3, 2).long(), torch.ones(3, 2).bool())
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("size", [10**13, 10**18])
+def test_sizes_that_no_memory_holds_are_one_sentence(size: int) -> None:
+    """Also where a function calls another one; what else torch raises stays as it is."""
+
+    @checked
+    def zeros(size: Count) -> Tensor:
+        return torch.zeros(4, size) + torch.zeros(3)
+
+    @checked
+    def twice(size: Count) -> Tensor:
+        return 2 * zeros(size)
+
+    with pytest.raises(
+        MemoryError, match=r"zeros needs more memory than there is\. Give it smaller"
+    ):
+        twice(size)
+    with pytest.raises(RuntimeError, match="must match the size"):
+        twice(5)

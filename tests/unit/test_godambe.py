@@ -168,6 +168,16 @@ class TestEfficiency:
             found = info.law_efficiency(law, 7.0 * torch.ones(6, **f64), masks_per_datum=number)
             torch.testing.assert_close(found, info.efficiency(number)[1])
 
+    @pytest.mark.parametrize("scale", [1e-300, 1e-170, 7.0, 1e170, 1e300])
+    def test_weights_times_a_number_are_as_efficient(self, scale: float) -> None:
+        info = Godambe.of(FAMILIES["ppca"])
+        law = torch.tensor([0.1, 0.2, 0.3, 0.3, 0.1], **f64)
+        weights = torch.arange(1.0, 6.0, **f64)
+        for number in (1, 3):
+            expected = info.law_efficiency(law, weights, masks_per_datum=number)
+            found = info.law_efficiency(law, scale * weights, masks_per_datum=number)
+            torch.testing.assert_close(found, expected)
+
     def test_the_law_is_optimal(self) -> None:
         info = Godambe.of(FAMILIES["ppca"])
         rms = info.gradient_rms()

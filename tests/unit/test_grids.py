@@ -89,6 +89,14 @@ def every_datum(num_features: int) -> torch.Tensor:
     return masks.subsets(num_features).double()
 
 
+def test_a_search_that_accepts_any_step_takes_none() -> None:
+    start = torch.ones(1, 1).double()
+    mode, precision = grids.find_modes(
+        lambda z: -2 * (z - 3).square().sum(dim=-1), start, tolerance=1e308
+    )
+    assert torch.equal(mode, start) and precision.item() == pytest.approx(4.0)
+
+
 def test_modes_have_no_gradient_left() -> None:
     model = random_bernoulli(30, 2, 20, seed=8)
     x = model.sample(50, generator=generator(9))

@@ -254,6 +254,11 @@ REFUSED = {
         ValueError,
         "1000000000000000 masks of 4 coordinates would take .* GiB of memory: use fewer at a time",
     ),
+    "more sizes than a memory holds": (
+        lambda: masks.UniformSize().sample(10**12, 4, generator=generator()),
+        ValueError,
+        "1000000000000 masks would take .* GiB of memory: use fewer at a time",
+    ),
     "more even sizes than a memory holds": (
         lambda: masks.UniformSize().stratified(10**15, 4, generator=generator()),
         ValueError,

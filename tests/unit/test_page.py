@@ -74,6 +74,14 @@ def test_what_cannot_be_compared_is_refused(measured, recorded, tolerance, says)
 
 
 @pytest.mark.bad_input
+@pytest.mark.parametrize("value", [None, "abc", {}, ["1.0"], [[1.0], [1.0, 2.0]]], ids=repr)
+def test_what_is_no_number_is_not_compared(value: object) -> None:
+    for name, both in (("measured", (value, [1.0])), ("recorded", ([1.0], value))):
+        with pytest.raises(TypeError, match=f"^{name} must be numbers, or a tensor of them, got"):
+            page.compare_with_record("a number", *both, tolerance=0.1)
+
+
+@pytest.mark.bad_input
 def test_a_row_that_does_not_fit_its_head_is_refused() -> None:
     with pytest.raises(ValueError, match="3 entries, and the head 2"):
         page.table(["size", "score"], [["1", "0.5", "0.1"]])

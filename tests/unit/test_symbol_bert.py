@@ -134,3 +134,9 @@ def test_weights_that_are_not_whole_are_refused(tmp_path) -> None:
     )
     with pytest.raises(CheckpointError, match=f"{path} is damaged"):
         SymbolBERT.load(path)
+
+
+@pytest.mark.bad_input
+def test_a_device_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^device 'abc' cannot be used here: it names none"):
+        SymbolBERT(12, 16, 8, seed=4).to("abc")

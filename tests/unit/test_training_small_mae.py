@@ -160,13 +160,19 @@ def test_a_loss_that_is_no_number_is_said(monkeypatch: pytest.MonkeyPatch) -> No
         train_small_mae(small(num_steps=6, learning_rate=1e30), digits(9), seed=4)
 
 
+@pytest.mark.bad_input
+def test_a_device_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^device 'abc' cannot be used here: it names none"):
+        train_small_mae(small(num_steps=2), digits(20), seed=4, device="abc")
+
+
 def test_on_another_device() -> None:
     """Nothing meets across devices, the program waits once, and the numbers are those of the CPU."""
     # clip_grad_norm_ asks for the gradients' device past the emulation, and moves a number to the CPU.
     clipped = 6
     here = train_small_mae(small(num_steps=6), digits(20), seed=4)
     with OtherDevice() as other:
-        there = train_small_mae(small(num_steps=6), digits(20), seed=4, device="cuda")
+        there = train_small_mae(small(num_steps=6), digits(20), seed=4, device=other.device)
         assert other.is_there(next(there.model.network.parameters()))
         assert other.waits == {"to": clipped, "aten._local_scalar_dense.default": 1, "cpu": 1}
         assert other.is_there(there.losses)

@@ -435,6 +435,11 @@ REFUSED = {
         ValueError,
         "'all' or 'size', got 'image'",
     ),
+    "images without a column": (
+        lambda: COLOR.enlarged(torch.zeros(1, 1, 4, 0)),
+        ValueError,
+        r"x must have shape \(N, C, H, W\), got \(1, 1, 4, 0\)",
+    ),
     "images of two channels": (
         lambda: COLOR.enlarged(torch.zeros(1, 2, 4, 4)),
         ValueError,

@@ -437,6 +437,7 @@ class Godambe:
             S=num_sizes,
         )
         _require_probabilities(probabilities)
+        is_given = weights is not None
         if weights is None:
             self._require_every_size()
             _require_positive(probabilities)
@@ -447,6 +448,12 @@ class Godambe:
                 "weights must be >= 0, and not all 0 where probabilities are positive, got "
                 f"{weights.tolist()}."
             )
+        if is_given:
+            # Multiplied by a number they have the same efficiency; near 1 none leaves the range.
+            exponent = share.detach().sum(dim=-1, keepdim=True).frexp().exponent
+            scale = 2.0 ** -double(exponent)
+            share = share * scale
+            weights = double(weights) * scale
         sensitivity = torch.einsum("...m,mpq->...pq", share, double(self.sensitivity))
         variability = torch.einsum("...m,mpq->...pq", share * weights, double(self.one_mask))
         if masks_per_datum > 1:

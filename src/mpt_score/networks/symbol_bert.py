@@ -12,7 +12,7 @@ from mpt_lml.checks import Count, FilePath, Index, Within, checked, require_valu
 from mpt_lml.files import book_file
 from mpt_lml.models.base import ConditionalModel
 from mpt_score.errors import is_out_of_memory
-from mpt_score.networks.devices import to_device_of
+from mpt_score.networks.devices import require_device, to_device_of
 from mpt_score.networks.hub import CheckpointError, require_transformers
 
 __all__ = ["SymbolBERT"]
@@ -121,9 +121,14 @@ class SymbolBERT(ConditionalModel):
         Returns:
             The model itself.
 
+        Raises:
+            ValueError: for a device that is not here.
+
         >>> SymbolBERT(12, 16, 8, seed=4).to("cpu").device
         device(type='cpu')
         """
+        if isinstance(device, str):
+            require_device(device)
         self.network.to(device)
         is_card = self.device.type not in ("cpu", "meta")
         self._pairs_at_once = PAIRS_AT_ONCE_ON_A_CARD if is_card else PAIRS_AT_ONCE

@@ -272,7 +272,7 @@ class ViTMAE(ConditionalModel):
         Raises:
             ValueError: for another number of channels.
         """
-        check(("x", x, Float[Tensor, "N c h w"]))
+        check(("x", x, Float[Tensor, "N C H W"]))  # of any size, but not of none
         if x.shape[1:] == self.image_shape:
             return x
         channels, height, width = self.image_shape

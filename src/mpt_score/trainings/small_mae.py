@@ -17,6 +17,7 @@ from mpt_lml.checks import Count, Index, Positive, Rate, checked, require_seeds
 from mpt_lml.fit import Progress, silent
 from mpt_lml.numerics import double
 from mpt_score.networks.build import small_mae
+from mpt_score.networks.devices import require_device
 from mpt_score.networks.vit_mae import ViTMAE, masking_noise
 
 __all__ = ["FULL", "TINY", "SmallMAESettings", "TrainedMAE", "new_mae", "train_small_mae"]
@@ -146,11 +147,14 @@ def train_small_mae(
 
     Raises:
         FloatingPointError: where the loss is not finite any more.
+        ValueError: for a device that is not here.
 
     >>> short = SmallMAESettings(patch_size=2, num_steps=2, batch_size=2, width=8)
     >>> train_small_mae(short, torch.rand(3, 1, 8, 8), seed=4).losses.shape
     torch.Size([2])
     """
+    if isinstance(device, str):
+        require_device(device)
     place = x.device if device is None else device
     model = new_mae(settings, x, seed=seed)
     model.network.to(place)
