@@ -28,7 +28,6 @@ Behind it, as a chapter needs them:
 * ``objectives``: what training maximizes, in nats a datum.
 * ``fit``: Adam and BFGS for several runs side by side.
 * ``models.hmm``: hidden Markov models.
-* ``models.grammar``: languages with brackets.
 * ``grids``: integrals over one to three latent dimensions.
 * ``models.mixture``: models on a grid, Bernoulli PCA first.
 * ``models.vae``: deep latent variable models.
@@ -66,7 +65,6 @@ if "OMP_WAIT_POLICY" not in os.environ:
 from mpt_lml import curves, data, estimators, masks, objectives, orders, scores
 from mpt_lml.curves import exact_curve, sampled_curve
 from mpt_lml.models.base import ConditionalModel, FromFunction, Grouped, TractableModel
-from mpt_lml.models.grammar import Grammar
 from mpt_lml.models.hmm import HMM
 from mpt_lml.models.mixture import BernoulliPCA, GridConditional
 from mpt_lml.models.ppca import PPCA
@@ -89,7 +87,6 @@ __all__ = [
     "ConjugateRegression",
     "Estimate",
     "FromFunction",
-    "Grammar",
     "GridConditional",
     "Grouped",
     "JointTable",

@@ -22,7 +22,6 @@ from mpt_lml.models.base import TractableModel
 
 DIGITS = 60
 FAMILIES = (
-    "oracles_grammar",
     "oracles_hmm",
     "oracles_tables",
     "oracles_mixture",

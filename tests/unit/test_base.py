@@ -17,7 +17,6 @@ from mpt_lml import (
     PPCA,
     VAE,
     BernoulliPCA,
-    Grammar,
     GridConditional,
     JointTable,
     curves,
@@ -315,14 +314,6 @@ def table(rare: float, dtype: torch.dtype) -> Scaled:
     return JointTable((cells / cells.sum()).to(dtype)), points(3, 2)
 
 
-def grammar(rare: float, dtype: torch.dtype) -> Scaled:
-    """A symbol that the kind of the whole rarely becomes, and another kind often."""
-    rules = torch.zeros(2, 2, 2, dtype=torch.float64)
-    rules[0, 0, 0] = rules[1, 1, 1] = 0.5
-    emission = torch.tensor([[rare, 0.5 - rare], [0.5, 0.0]], dtype=torch.float64)
-    return Grammar(rules.to(dtype), emission.to(dtype), 4), points(4, 2)
-
-
 SCALED: dict[str, Callable[[float, torch.dtype], Scaled]] = {
     "PPCA, loadings": lambda s, d: with_draws(PPCA((s * W).to(d), 1.0)),
     "PPCA, one row": lambda s, d: with_draws(
@@ -356,8 +347,6 @@ SCALED: dict[str, Callable[[float, torch.dtype], Scaled]] = {
     "HMM, transition": lambda s, d: hmm(0.1, 0.1 * min(s, 1 / s), d),
     "HMM, both to 1e-300": lambda s, d: hmm(*[0.1 * min(s, 1 / s) ** 20] * 2, d),
     "JointTable": table,
-    "Grammar": lambda s, d: grammar(0.1 * min(s, 1 / s), d),
-    "Grammar, emission to 1e-300": lambda s, d: grammar(0.1 * min(s, 1 / s) ** 20, d),
 }
 
 

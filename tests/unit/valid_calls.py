@@ -46,8 +46,6 @@ MODEL = random_ppca(4, 2)
 X = MODEL.sample(3, generator=at())
 HMM = random_hmm(2, 3, 4)
 WORDS = HMM.sample(3, generator=at())
-GRAMMAR = mpt_lml.Grammar.brackets(1, 1, 4)
-STRINGS = GRAMMAR.sample(3, generator=at())
 TABLE = random_table(2, 3)
 SYMBOLS = torch.tensor([[0, 2], [1, 1]])
 BERNOULLI = random_bernoulli(3, 1, 9)
@@ -123,10 +121,7 @@ def models() -> list[Call]:
         valid(mpt_lml.JointTable.random, (2, 3), generator=at()),
         valid(mpt_lml.HMM, half[0], half, half, 3),
         valid(mpt_lml.HMM.cyclic, 3, 12, 4, preferred=0.9),
-        valid(mpt_lml.Grammar, torch.full((1, 1, 1), 0.5), torch.full((1, 2), 0.25), 3),
-        valid(mpt_lml.Grammar.brackets, 2, 1, 4),
         valid(HMM.log_posterior, WORDS, WORDS > 0),
-        valid(GRAMMAR.log_posterior, GRAMMAR.sample(2, generator=at()), torch.ones(2, 4) > 0),
         valid(
             mpt_lml.FromFunction,
             lambda x, mask: torch.zeros(*x.shape, 4).log_softmax(-1),
@@ -153,7 +148,6 @@ def methods() -> list[Call]:
     for model, x in (
         (MODEL, X),
         (HMM, WORDS),
-        (GRAMMAR, STRINGS),
         (TABLE, SYMBOLS),
         (BERNOULLI, BITS),
         (mpt_lml.ConjugateRegression(double[:1].mT + 1), double),
