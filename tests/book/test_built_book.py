@@ -7,9 +7,7 @@ import re
 from pathlib import Path
 
 import checks
-import moved_pages
 import pytest
-import yaml
 from book_layout import Book
 from plain_markdown import Index
 
@@ -131,23 +129,6 @@ def test_a_wrong_number_is_seen(tmp_path: Path) -> None:
     wrong = new_notebook(cells=[new_markdown_cell("> **Theorem 1.2 (Area).** x")])
     assert checks.numbers_in_page(html) == checks.numbers_in_notebook(right)
     assert checks.numbers_in_page(html) != checks.numbers_in_notebook(wrong)
-
-
-def test_old_addresses_lead_to_pages_and_places_that_are_there(book: Book, site: Path) -> None:
-    moved = yaml.safe_load((book.root / moved_pages.MOVED).read_text(encoding="utf-8"))
-    assert len(moved) > 20
-    faults = []
-    for name, entry in moved.items():
-        old = site / "book" / f"{name}.html"
-        text = old.read_text(encoding="utf-8")
-        for place in (entry["to"], *entry["anchors"].values()):
-            address = moved_pages.address(place)
-            target, anchor = checks.resolve(old, address)
-            if not target.is_file() or (anchor and anchor not in checks.anchors(target)):
-                faults.append(f"{name}: {address}")
-            if address != f"{name}.html" and address not in text:
-                faults.append(f"{name} does not name {address}")
-    assert faults == []
 
 
 def test_next_leads_from_the_home_page_to_the_first_chapter(book: Book, site: Path) -> None:

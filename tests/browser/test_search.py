@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-import yaml
-from chromium import ROOT, SITE
+from chromium import SITE
 from lxml import html
 from visits import Visit
 
@@ -190,13 +189,6 @@ def test_a_statement_is_found_by_its_name(search) -> None:
     search("Godambe information of one mask size")
     links = search.page.eval_on_selector_all("#search-results .search-section", ADDRESSES)
     assert links[0] == "book/note-a-one-rate.html#thm-a-godambe"
-
-
-def test_pages_that_moved_are_not_found(search) -> None:
-    moved = yaml.safe_load((ROOT / "book" / "moved.yml").read_text(encoding="utf-8"))
-    gone = {f"book/{name}.html" for name, entry in moved.items() if entry["to"] != name}
-    found = set(search.page.evaluate("searchPages.map(page => page.address)"))
-    assert len(gone) > 10 and len(found) > 30 and not gone & found
 
 
 def test_an_address_asks_for_a_theorem(browser, address: str) -> None:
