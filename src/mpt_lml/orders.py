@@ -22,38 +22,28 @@ from mpt_lml.checks import (
     Count,
     Data,
     checked,
-    require_count,
     require_log_enumerable,
     require_memory,
     require_values,
 )
 from mpt_lml.models.base import ConditionalModel
-from mpt_lml.models.trial import require_blind, with_others_hidden
 from mpt_lml.numerics import chunks, double
 from mpt_lml.scores import OverOrders, over_orders
 
 __all__ = [
-    "TokenRule",
     "adaptive",
     "by_blocks",
     "confidence",
     "draw",
-    "entropy",
     "every",
     "exact",
     "left_to_right",
     "log_probability",
-    "margin",
-    "mixture_bound",
     "mixture_bounds",
 ]
 
 HEAVY_SHARE = 0.5
 """Of the summed probability of all orders, in one of them: from here on that order decides alone."""
-
-
-_NUM_STEPS_TRIED = 3
-"""Of an order by a TokenRule. What it does later is not tried: it is given zeros for what is hidden."""
 
 
 def _count_from_zero(name: str, ranks: Tensor) -> None:
@@ -208,35 +198,11 @@ def _log_conditional_of_all(
     return double(torch.cat(values))
 
 
-@checked(finite=False)
-def mixture_bound(log_probability: Float[Tensor, "S N"], num_orders: Count) -> Float[Tensor, "G N"]:
-    """log of the mean of p_π over groups of K orders: a lower bound on log p_mix(x) in expectation.
-
-    The expectation rises with K to log p_mix(x): the argument of Burda, Grosse & Salakhutdinov (2016)
-    with orders for latents.
-
-    Args:
-        log_probability: log p_π(x) of S orders, nats, (S, N).
-        num_orders: K, of each group.
-
-    Returns:
-        Nats, (G, N), with G = ⌊S / K⌋ disjoint groups.
-
-    >>> mixture_bound(torch.tensor([[0.1], [0.3], [0.5]]).log(), 2).exp()
-    tensor([[0.2000]])
-    """
-    count = len(log_probability)
-    require_count("num_orders", num_orders, 1, count)
-    groups = log_probability[: count // num_orders * num_orders]
-    groups = groups.view(-1, num_orders, *log_probability.shape[1:])
-    return groups.logsumexp(dim=1) - math.log(num_orders)
-
-
 class MixtureBounds(NamedTuple):
     """log p_mix(x) of N texts from both sides, each bound in expectation over the orders; nats."""
 
     lower: Float[Tensor, " N"]
-    """log of the mean of p_π, as of :func:`mixture_bound`."""
+    """log of the mean of p_π over the orders (Burda, Grosse & Salakhutdinov 2016, of latents)."""
     upper: Float[Tensor, " N"]
     lower_error: Float[Tensor, " N"]
     """Standard error over orders, by a jackknife."""
@@ -385,50 +351,6 @@ def confidence(
     return log_values.amax(dim=-1)
 
 
-def margin(mask: Bool[Tensor, "N D"], log_values: Float[Tensor, "N D V"]) -> Float[Tensor, "N D"]:
-    """A rule for :func:`adaptive`: where the two most probable values lie farthest apart.
-
-    Args:
-        mask: boolean, (N, D); True means hidden.
-        log_values: of every value of each hidden coordinate, nats, (N, D, V), V at least 2.
-
-    Returns:
-        The difference of their probabilities, (N, D), the larger the earlier.
-
-    Raises:
-        ValueError: where there is only one value.
-
-    >>> log_values = torch.tensor([[[0.6, 0.4], [0.1, 0.9]]]).log()
-    >>> margin(torch.ones(1, 2).bool(), log_values)
-    tensor([[0.2000, 0.8000]])
-    """
-    require_count("the number of values V", log_values.shape[-1], 2)
-    first, second = log_values.topk(2, dim=-1).values.exp().unbind(dim=-1)
-    return first - second
-
-
-def entropy(mask: Bool[Tensor, "N D"], log_values: Float[Tensor, "N D V"]) -> Float[Tensor, "N D"]:
-    """A rule for :func:`adaptive`: the coordinate of which least is left to be known.
-
-    Args:
-        mask: boolean, (N, D); True means hidden.
-        log_values: of every value of each hidden coordinate, nats, (N, D, V).
-
-    Returns:
-        Minus the entropy, nats, (N, D), the larger the earlier.
-
-    >>> log_values = torch.tensor([[[0.5, 0.5], [0.0, 1.0]]]).log()
-    >>> entropy(torch.ones(1, 2).bool(), log_values)
-    tensor([[-0.6931,  0.0000]])
-    """
-    # Where p = 0 a finite logarithm makes p log p its limit, 0.
-    hidden = log_values[mask]
-    hidden = hidden.clamp(min=torch.finfo(log_values.dtype).min)
-    result = torch.zeros_like(log_values[..., 0])
-    result[mask] = (hidden.exp() * hidden).sum(dim=-1)
-    return result
-
-
 def left_to_right(
     mask: Bool[Tensor, "N D"], log_values: Float[Tensor, "N D V"]
 ) -> Float[Tensor, "N D"]:
@@ -475,50 +397,9 @@ def by_blocks(rule: Callable, block_size: Count) -> Rule:
     return within_first_block
 
 
-class TokenRule:
-    """A rule for :func:`adaptive` that also looks at the values that are shown.
-
-    Hidden ones are given to it as 0, so that the order can depend on nothing that is hidden. Its first
-    steps are tried once more with what is hidden in its place, and with other values there: a
-    function whose choice changes means to read what it must not, and is refused.
-
-    Args:
-        function: takes x (N, D), mask (N, D) and log_values (N, D, V) and returns, as other rules do,
-            (N, D), of which the largest hidden one is shown next.
-
-    >>> ones_last = TokenRule(lambda x, mask, log_values: -x.double().cumsum(dim=1))
-    >>> coins = FromFunction(lambda x, mask: torch.zeros(*x.shape, 2).log_softmax(-1), 2)
-    >>> adaptive(coins, torch.tensor([[1, 0]]), ones_last).ranks
-    tensor([[0, 1]])
-    """
-
-    @checked
-    def __init__(self, function: Callable) -> None:
-        self.function = function
-
-    def priority(
-        self, x: Tensor, mask: Tensor, log_values: Tensor, *, is_tried: bool
-    ) -> Float[Tensor, "N D"]:
-        """What the function answers; ``is_tried`` asks it again with other values at hidden places."""
-        priority = self._answer(x.masked_fill(mask, 0), mask, log_values)
-        if not is_tried:
-            return priority
-        chosen = [_largest_hidden(priority, mask)]
-        for filled in (x, with_others_hidden(x, mask, log_values.shape[-1])):
-            chosen.append(_largest_hidden(self._answer(filled, mask, log_values), mask))
-        why = "The probabilities of such orders do not add up to 1."
-        remedy = f"{why} Let it read x only where mask is False."
-        require_blind("rule", chosen, remedy)
-        return priority
-
-    def _answer(self, x: Tensor, mask: Tensor, log_values: Tensor) -> Tensor:
-        """Of copies, which the function may write into."""
-        return self.function(x.clone(), mask.clone(), log_values.clone())
-
-
 @checked
 @torch.no_grad()
-def adaptive(model: ConditionalModel, x: Data, rule: Callable | TokenRule) -> AdaptiveOrder:
+def adaptive(model: ConditionalModel, x: Data, rule: Callable) -> AdaptiveOrder:
     """log p_π(x) along an order that looks at what has been shown.
 
     Step by step the rule sees what the model says of every hidden coordinate and chooses the one to
@@ -531,19 +412,17 @@ def adaptive(model: ConditionalModel, x: Data, rule: Callable | TokenRule) -> Ad
         model: conditionals with ``log_values``; a function is made one by
             :class:`~mpt_lml.models.base.FromFunction`.
         x: data, (N, D).
-        rule: :func:`confidence`, :func:`margin`, :func:`entropy`, :func:`left_to_right`, what
-            :func:`by_blocks` makes of them, or a function of your own. It takes ``mask`` (N, D),
-            True where hidden, and ``log_values`` (N, D, V), nats, 0 where nothing is hidden, and
-            returns (N, D). Of the largest at hidden coordinates **the first is shown next**: ties are
-            broken by position. One that looks at the values shown is wrapped in :class:`TokenRule`.
+        rule: :func:`confidence`, :func:`left_to_right`, what :func:`by_blocks` makes of them, or a
+            function of your own. It takes ``mask`` (N, D), True where hidden, and ``log_values``
+            (N, D, V), nats, 0 where nothing is hidden, and returns (N, D). Of the largest at hidden
+            coordinates **the first is shown next**: ties are broken by position.
 
     Returns:
         ``log_probability``, nats, (N,), and ``ranks``, (N, D), each text's order.
 
     Raises:
         TypeError: for a model without ``log_values``, and a rule that returns no numbers.
-        ValueError: for a rule that returns another shape or NaN, and a :class:`TokenRule` that reads
-            what is hidden.
+        ValueError: for a rule that returns another shape or NaN.
 
     >>> model, x = HMM.cyclic(num_features=4), torch.zeros(1, 4).long()
     >>> found = adaptive(model, x, confidence)
@@ -560,7 +439,7 @@ def adaptive(model: ConditionalModel, x: Data, rule: Callable | TokenRule) -> Ad
     return AdaptiveOrder(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
 
-def _adaptive(model: ConditionalModel, x: Tensor, rule: Callable | TokenRule) -> AdaptiveOrder:
+def _adaptive(model: ConditionalModel, x: Tensor, rule: Callable) -> AdaptiveOrder:
     mask = torch.ones_like(x, dtype=torch.bool)
     ranks = torch.zeros_like(x)
     terms = []
@@ -570,12 +449,7 @@ def _adaptive(model: ConditionalModel, x: Tensor, rule: Callable | TokenRule) ->
         log_of_x = log_values.gather(2, x[..., None])[..., 0]
         # What a model answers where nothing is hidden may depend on what is.
         log_values = log_values.masked_fill(~mask[..., None], 0.0)
-        if isinstance(rule, TokenRule):
-            is_tried = step < _NUM_STEPS_TRIED
-            priority = rule.priority(x, mask, log_values, is_tried=is_tried)
-        else:
-            priority = rule(mask.clone(), log_values)
-        chosen = _largest_hidden(priority, mask)[:, None]
+        chosen = _largest_hidden(rule(mask.clone(), log_values), mask)[:, None]
         terms.append(log_of_x.gather(1, chosen)[:, 0])
         ranks.scatter_(1, chosen, step)
         mask.scatter_(1, chosen, False)

@@ -12,7 +12,7 @@ from moved import Move, other_device
 from oracles import RELATIVE, TOLERANCE
 from other_device import DEVICE
 
-from mpt_lml import curves, estimators, masks, orders
+from mpt_lml import curves, masks, orders
 from mpt_lml.models.base import ConditionalModel, TractableModel
 
 EXACT = 1e-10
@@ -129,7 +129,9 @@ class TractableModelCase:
             x = self.data(model)
             draws = {"generator": generator(3), "sizes": sorted({1, model.num_features})}
             curve = curves.sampled_curve(model, x, 3, scheme="nested", **draws)
-            chain = estimators.ordered_chain(model, x, 2, generator=generator(4))
+            chain = curves.sampled_curve(
+                model, x, 2, generator=generator(4), scheme="nested", targets="one"
+            )
             answers = [
                 model.log_conditional(x, mask),
                 model.mean_log_conditional(x, mask),
@@ -139,7 +141,10 @@ class TractableModelCase:
                 curves.subset_curve(model, x).score,
                 orders.exact(model, x).variance,
             ]
-            return [*(answer.cpu() for answer in answers), torch.tensor([curve.area(), chain])]
+            return [
+                *(answer.cpu() for answer in answers),
+                torch.tensor([curve.area(), chain.area()]),
+            ]
 
         here = answers(model)
         with other_device():

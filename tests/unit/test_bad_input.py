@@ -556,11 +556,6 @@ CASES = {
         ValueError,
         "1000000000000 chains a datum would take .* GiB of memory",
     ),
-    "more orders of the chain rule than a memory holds": (
-        lambda: estimators.ordered_chain(MODEL, X, 10**13, generator=generator()),
-        ValueError,
-        "10000000000000 orders would take .* GiB of memory: use fewer num_orders",
-    ),
     "more chains of loadings than a memory holds": (
         lambda: estimators.annealed_evidence(
             torch.eye(2)[None], 3, 1, 0.5, num_chains=10**13, num_steps=2, generator=generator()
@@ -625,11 +620,6 @@ CASES = {
         lambda: GaussianFamily.ppca(torch.ones(2000, 50), 1.0),
         ValueError,
         "one direction for each loading would take .* GiB of memory: use fewer loadings",
-    ),
-    "a chain longer than a memory holds": (
-        lambda: rates.chain_curve(torch.zeros(10**6), 0.0),
-        ValueError,
-        "a chain of 1000001 coordinates would take .* GiB of memory",
     ),
     "a symbolic table with too many cells": (
         lambda: symbolic.SymbolicTable(40),

@@ -125,7 +125,6 @@ def theory() -> dict[str, Callable[[], Iterable[Tensor]]]:
         ],
         "rates": lambda: [
             rates.crossover(score.sort(descending=True).values),
-            rates.chain_curve(torch.arange(1.0, 9.0).log(), 3.0),
             rates.chain_crossover(torch.arange(1.0, 90.0).log()),
             rates.random_loadings_curve(9, 2, 0.2),
         ],
@@ -157,7 +156,6 @@ def of_a_decoder(model: LatentVariableModel, x: Tensor) -> list[Tensor]:
         model.log_factors(x, LATENTS),
         model.log_table(x, LATENTS),
         model.log_joint(x, LATENTS),
-        model.log_prior(LATENTS),
         model.sample_given(LATENTS, generator=generator(8)),
     ]
 

@@ -139,25 +139,6 @@ class TestExact:
             torch.testing.assert_close(slope, wanted, rtol=0, atol=1e-10)
 
 
-class TestMixtureBound:
-    def test_by_hand(self) -> None:
-        values = torch.tensor([0.1, 0.2, 0.3, 0.4, 0.5], **f64).log()[:, None]
-        found = orders.mixture_bound(values, 2)
-        torch.testing.assert_close(found[:, 0].exp(), torch.tensor([0.15, 0.35], **f64))
-
-    def test_expectation_rises_to_the_mixture(self) -> None:
-        model, x = inconsistent(3, 3, noise=1.0, seed=4), points(3, 3)
-        every = orders.log_probability(model, x, orders.every(3))
-        mix = orders.exact(model, x).log_mix
-        means = []
-        for count in (1, 2, 3, 4):  # every outcome of K orders drawn with replacement
-            picks = torch.tensor(list(itertools.product(range(6), repeat=count)))
-            means.append(orders.mixture_bound(every[picks.flatten()], count).mean(dim=0))
-        for less, more in itertools.pairwise([*means, mix]):
-            assert (less < more).all()
-        torch.testing.assert_close(means[0], every.mean(dim=0), rtol=0, atol=EXACT)
-
-
 def upper_bounds(every: torch.Tensor, picks: torch.Tensor) -> torch.Tensor:
     """The bounds (P, N) of P picks of orders, each beside the others as if it were more texts."""
     log_p = every[picks].transpose(0, 1)
@@ -218,10 +199,10 @@ class TestMixtureBounds:
 class TestMixtureBoundsOnBothSides:
     """Against every outcome of K orders, and the two expansions in 1/K."""
 
-    def test_lower_is_the_mixture_bound(self) -> None:
+    def test_lower_is_the_logarithm_of_the_mean(self) -> None:
         values = torch.randn(6, 9, generator=generator(2), **f64)
         found = orders.mixture_bounds(values)
-        expected = orders.mixture_bound(values, 6)[0]
+        expected = values.exp().mean(dim=0).log()
         torch.testing.assert_close(found.lower, expected, rtol=0, atol=EXACT)
         torch.testing.assert_close(found.midpoint, (found.lower + found.upper) / 2)
 
@@ -363,7 +344,6 @@ class TestMixtureBoundsOnBothSides:
             ValueError,
             "count steps from 0, got -1",
         ),
-        (lambda: orders.mixture_bound(torch.zeros(3, 1), 4), ValueError, r"1\.\.3, got 4"),
         (lambda: orders.mixture_bounds(torch.zeros(1, 3)), ValueError, ">= 2 orders, got 1"),
         (
             lambda: orders.mixture_bounds(torch.tensor([[0.0, 0.0], [0.0, -math.inf]])),
@@ -395,11 +375,9 @@ def test_an_order_with_a_step_of_probability_zero_has_probability_zero() -> None
 
 RULES = {
     "confidence": orders.confidence,
-    "margin": orders.margin,
-    "entropy": orders.entropy,
     "left_to_right": orders.left_to_right,
     "blocks of two by confidence": orders.by_blocks(orders.confidence, 2),
-    "blocks of four by entropy": orders.by_blocks(orders.entropy, 4),
+    "blocks of four by confidence": orders.by_blocks(orders.confidence, 4),
 }
 SIZES = [(1, 3), (3, 4), (5, 3), (6, 2)]
 
@@ -473,7 +451,7 @@ def test_a_masked_language_model() -> None:
     assert log_values.exp().sum(dim=-1)[hidden].sub(1).abs().max() < 1e-5
     of_x = log_values.gather(2, x[..., None])[..., 0].double()
     torch.testing.assert_close(of_x[hidden], model.log_each(x, hidden)[hidden], rtol=0, atol=1e-4)
-    for rule in (orders.left_to_right, orders.confidence, orders.entropy):
+    for rule in (orders.left_to_right, orders.confidence):
         found = orders.adaptive(model, x, rule)
         along = orders.log_probability(model, x, found.ranks).diagonal()
         assert (found.log_probability - along).abs().max() < 1e-3  # single precision
@@ -481,19 +459,13 @@ def test_a_masked_language_model() -> None:
     assert straight.ranks.tolist() == [[0, 1, 2, 3]] * 2
 
 
-def test_rules_are_their_formulas() -> None:
-    """Of distributions over four values, one number at a time; the larger, the earlier it is shown."""
+def test_confidence_is_the_largest_probability() -> None:
     logits = 2.0 * torch.randn(3, 2, 4, generator=generator(7), dtype=torch.float64)
     log_values = logits.log_softmax(dim=-1)
     everything = torch.ones(3, 2, dtype=torch.bool)
     for row, column in [(n, j) for n in range(3) for j in range(2)]:
-        chances = sorted(log_values[row, column].exp().tolist())
         most = orders.confidence(everything, log_values)[row, column].exp().item()
-        lead = orders.margin(everything, log_values)[row, column].item()
-        known = orders.entropy(everything, log_values)[row, column].item()
-        assert most == pytest.approx(chances[-1], rel=EXACT)
-        assert lead == pytest.approx(chances[-1] - chances[-2], abs=EXACT)
-        assert known == pytest.approx(sum(p * math.log(p) for p in chances), abs=EXACT)
+        assert most == pytest.approx(max(log_values[row, column].exp().tolist()), rel=EXACT)
 
 
 def test_orders_of_texts_differ() -> None:
@@ -525,7 +497,7 @@ def test_a_rule_may_put_coordinates_last_for_ever() -> None:
 
 
 def test_values_of_probability_zero() -> None:
-    """Entropy and margin have no NaN there, and a text that has one has probability 0."""
+    """No rule meets NaN there, and a text that has one has probability 0."""
 
     def never_one(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         values = torch.tensor([1.0, 0.0], **f64).expand(*x.shape, 2)
@@ -548,8 +520,12 @@ def test_the_rule_holds_within_every_block() -> None:
 
 def test_blocks_of_one_are_left_to_right_and_of_all_the_rule() -> None:
     model, x = inconsistent(5, 3), points(5, 3)
-    for block_size, same in ((1, orders.left_to_right), (5, orders.margin), (9, orders.margin)):
-        found = orders.adaptive(model, x, orders.by_blocks(orders.margin, block_size))
+    for block_size, same in (
+        (1, orders.left_to_right),
+        (5, orders.confidence),
+        (9, orders.confidence),
+    ):
+        found = orders.adaptive(model, x, orders.by_blocks(orders.confidence, block_size))
         expected = orders.adaptive(model, x, same)
         assert torch.equal(found.ranks, expected.ranks)
 
@@ -577,57 +553,6 @@ def test_a_rule_may_write_into_what_it_is_given() -> None:
     assert torch.equal(found.log_probability, expected.log_probability)
 
 
-class TestTokenRule:
-    def test_that_reads_what_is_shown_is_a_distribution(self) -> None:
-        """Show the last coordinate next if more twos than zeros have been shown, else the first."""
-
-        def by_majority(x: torch.Tensor, mask: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
-            balance = (x - 1).masked_fill(mask, 0).sum(dim=1, keepdim=True)
-            place = torch.arange(x.shape[1], **f64)
-            return torch.where(balance > 0, place, -place)
-
-        model, x = inconsistent(4, 3), points(4, 3)
-        found = orders.adaptive(model, x, orders.TokenRule(by_majority))
-        assert len(found.ranks.unique(dim=0)) > 2
-        assert abs(found.log_probability.exp().sum() - 1.0) < EXACT
-
-    def test_that_reads_hidden_values_late_is_still_a_distribution(self) -> None:
-        """It is given zeros there: nothing that is hidden can reach its choice."""
-
-        def cheats_late(x: torch.Tensor, mask: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
-            num_hidden = mask.sum(dim=1, keepdim=True)
-            return torch.where(num_hidden <= 2, x.double(), torch.zeros(x.shape, **f64))
-
-        model, x = inconsistent(5, 3), points(5, 3)
-        found = orders.adaptive(model, x, orders.TokenRule(cheats_late))
-        assert abs(found.log_probability.exp().sum() - 1.0) < EXACT
-
-    @pytest.mark.bad_input
-    @pytest.mark.parametrize("first_step", [0, 1, 2])
-    def test_that_reads_hidden_values_is_refused(self, first_step: int) -> None:
-        def oracle(x: torch.Tensor, mask: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-            if (~mask).sum(dim=1)[0] < first_step:
-                return orders.left_to_right(mask, values)
-            return values.gather(2, x[..., None])[..., 0]
-
-        with pytest.raises(ValueError, match="reads what it scores"):
-            orders.adaptive(inconsistent(4, 3), points(4, 3), orders.TokenRule(oracle))
-
-    @pytest.mark.bad_input
-    def test_of_a_text_of_zeros(self) -> None:
-        """What is hidden looks then like what the function is given."""
-        first_zero = orders.TokenRule(lambda x, mask, values: (x == 0).double().cumsum(dim=1))
-        with pytest.raises(ValueError, match="reads what it scores"):
-            orders.adaptive(inconsistent(4, 3), points(4, 3)[:1], first_zero)
-
-    @pytest.mark.bad_input
-    def test_that_is_random_is_refused(self) -> None:
-        draws = generator(3)
-        rule = orders.TokenRule(lambda x, mask, values: torch.rand(x.shape, generator=draws))
-        with pytest.raises(ValueError, match="or is random"):
-            orders.adaptive(inconsistent(4, 3), points(4, 3), rule)
-
-
 @pytest.mark.bad_input
 @pytest.mark.parametrize(
     ("rule", "error", "message"),
@@ -637,11 +562,6 @@ class TestTokenRule:
         (lambda mask, values: mask, TypeError, "floating-point tensor, got torch.bool"),
         (lambda mask, values: values, ValueError, r"\(2, 4\), got \(2, 4, 3\)"),
         (lambda mask, values: values[..., 0] * torch.nan, ValueError, "got NaN at a hidden"),
-        (
-            lambda mask, values: orders.margin(mask, values[..., :1]),
-            ValueError,
-            "V must be >= 2, got 1",
-        ),
         (lambda mask, values: values[..., 0].half(), None, ""),
     ],
 )

@@ -86,57 +86,27 @@ def log_variance(phi: float, gaps: int) -> torch.Tensor:
     return 0.5 * (math.log(2 * math.pi * math.e) + torch.log1p(-(phi ** (2 * lag))))
 
 
+def log_binomial(n: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    """log C(n, k); −inf where k is not in 0..n."""
+    value = torch.lgamma(n + 1) - torch.lgamma(k + 1) - torch.lgamma(n - k + 1)
+    return value.where((k >= 0) & (k <= n), -math.inf)
+
+
+def curve_of_a_chain(gap_entropy: torch.Tensor, marginal_entropy: float) -> torch.Tensor:
+    """E S(x; M) of D = G + 1 coordinates, of which the sets R have −E log p(x_R) = h + Σ_g h(g).
+
+    A set of r coordinates has each of the D − g places of a gap g in a share C(D−g−1, r−2)/C(D, r).
+    """
+    size = len(gap_entropy) + 1
+    r = torch.arange(1, size + 1, **f64)[:, None]
+    gap = torch.arange(1, size, **f64)
+    share = (log_binomial(size - gap - 1, r - 2) - log_binomial(torch.tensor(size), r)).exp()
+    joint_entropy = marginal_entropy + ((size - gap) * share) @ gap_entropy
+    return -torch.cat([torch.zeros(1, **f64), joint_entropy]).diff().flip(0)
+
+
 class TestChain:
-    """Exact siblings: every subset of a joint table or of a covariance; closed forms of the limit."""
-
-    @pytest.mark.parametrize("size", [2, 3, 9])
-    @pytest.mark.parametrize(
-        ("start", "move"), [((0.5, 0.5), (0.9, 0.9)), ((0.6, 0.4), (0.8, 0.7))]
-    )
-    def test_curve_of_two_states_against_the_joint_table(
-        self, size: int, start: tuple[float, float], move: tuple[float, float]
-    ) -> None:
-        marginal = torch.tensor(start, **f64)
-        T = torch.tensor([[move[0], 1 - move[0]], [1 - move[1], move[1]]], **f64)
-        assert (marginal @ T - marginal).abs().max() < 1e-12  # stationary
-        joint = marginal
-        for _ in range(size - 1):
-            joint = joint[..., None] * T
-        total, power, gap_entropy = torch.zeros(size + 1, **f64), T, []
-        for subset in masks.subsets(size):
-            hidden = (~subset).nonzero().flatten().tolist()
-            table = joint.sum(dim=hidden) if hidden else joint
-            total[subset.sum()] += torch.xlogy(table, table).sum() / math.comb(size, subset.sum())
-        for _ in range(size - 1):
-            gap_entropy.append(-(marginal @ torch.xlogy(power, power).sum(dim=1)))
-            power = power @ T
-        h = -torch.xlogy(marginal, marginal).sum().item()
-        found = rates.chain_curve(torch.stack(gap_entropy), h)
-        torch.testing.assert_close(found, total.diff().flip(0), rtol=0, atol=1e-12)
-
-    def test_curve_of_ar1_against_all_determinants(self) -> None:
-        lag = (torch.arange(8, **f64)[:, None] - torch.arange(8)).abs()
-        total = torch.zeros(9, **f64)
-        for subset in masks.subsets(8)[1:]:
-            C = 0.9 ** lag[subset][:, subset]
-            entropy = 0.5 * torch.logdet(2 * math.pi * math.e * C)
-            total[subset.sum()] -= entropy / math.comb(8, subset.sum())
-        found = rates.chain_curve(log_variance(0.9, 7), 0.5 * math.log(2 * math.pi * math.e))
-        torch.testing.assert_close(found, total.diff().flip(0), rtol=0, atol=1e-12)
-
-    def test_curve_is_that_of_random_masks_in_three_hundred_coordinates(self) -> None:
-        # Coordinates in a random order: each Cholesky pivot is a variance given those before it.
-        lag = (torch.arange(300, **f64)[:, None] - torch.arange(300)).abs()
-        C, g = 0.9**lag, torch.Generator().manual_seed(3)
-        orders = torch.stack([torch.randperm(300, generator=g) for _ in range(60)])
-        pivots = torch.linalg.cholesky(C[orders[:, :, None], orders[:, None, :]])
-        S = -0.5 * math.log(2 * math.pi * math.e) - pivots.diagonal(dim1=1, dim2=2).log().flip(1)
-        exact = rates.chain_curve(log_variance(0.9, 299), 0.5 * math.log(2 * math.pi * math.e))
-        # Thirty bins of ten sizes; 3.7 standard errors in any of thirty: once in 150 seeds.
-        binned, truth = S.reshape(60, 30, 10).mean(dim=2), exact.reshape(30, 10).mean(dim=1)
-        error = binned.std(dim=0) / 60**0.5
-        assert ((binned.mean(dim=0) - truth).abs() < 3.7 * error).all()
-        assert error.max() < 0.05 and abs(exact.sum() - S[0].sum()) < 1e-9  # each order's area
+    """Closed forms of the limit, and long chains."""
 
     def test_limit_of_the_logarithm_to_twelve_digits(self) -> None:
         # 1 - argmax of rho E ln G, by mpmath with 40 digits from an integral without a series.
@@ -164,7 +134,7 @@ class TestChain:
             0.5 * math.log(2 * math.pi * math.e),
         )
         gaps = [
-            rates.crossover(rates.chain_curve(log_variance(phi, D - 1), edge)).item() - limit
+            rates.crossover(curve_of_a_chain(log_variance(phi, D - 1), edge)).item() - limit
             for D in (200, 400, 800)
         ]
         assert 1.9 < gaps[0] / gaps[1] < 2.1 and 1.95 < gaps[1] / gaps[2] < 2.05
@@ -193,13 +163,9 @@ class TestChain:
         log = torch.arange(1, 200, **f64).log()
         for wrong in (-log.exp(), log**2):
             with pytest.raises(ValueError, match="by less and less"):
-                rates.chain_curve(wrong, 99.0)
-            with pytest.raises(ValueError, match="by less and less"):
                 rates.chain_crossover(wrong)
         with pytest.raises(ValueError, match="finite"):
-            rates.chain_curve(log_variance(1.5, 9), 1.4)
-        with pytest.raises(ValueError, match="never raises an entropy"):
-            rates.chain_curve(log, 5.0)
+            rates.chain_crossover(log_variance(1.5, 9))
         with pytest.raises(ValueError, match="the curve of a long chain is flat"):
             rates.chain_crossover(torch.zeros(9, **f64))
         with pytest.raises(ValueError, match="further than 20 gaps"):

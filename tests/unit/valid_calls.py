@@ -193,7 +193,6 @@ def latent_variable_models() -> list[Call]:
         calls.append(valid(model.log_factors, x, z))
         calls.append(valid(model.log_table, x, z))
         calls.append(valid(model.sample_given, z, generator=at()))
-        calls.append(valid(model.log_prior, z))
         calls.append(valid(model.log_joint, x, z, x > -1))
         calls.append(valid(model.decode, z))
     calls.append(valid(VAE.require_data, BITS.float()))
@@ -243,7 +242,6 @@ def curve_calls() -> list[Call]:
         valid(curves.running_area, values),
         valid(estimators.area, MODEL, X, 2, generator=at()),
         valid(estimators.exact, MODEL, X),
-        valid(estimators.ordered_chain, MODEL, X, 2, generator=at()),
         valid(estimators.exact_variance, MODEL, X, "nested", "one"),
         valid(scores.mask_score, values, torch.tensor([[True, False, True], [True, True, True]])),
         valid(scores.mean_by_size, -torch.ones(3, 2), torch.tensor([0, 1, 1]), 1),
@@ -253,9 +251,7 @@ def curve_calls() -> list[Call]:
         valid(orders.exact, HMM, WORDS),
         valid(orders.adaptive, HMM, WORDS, orders.confidence),
         valid(orders.by_blocks, orders.confidence, 2),
-        valid(orders.TokenRule, lambda x, mask, log_values: log_values[..., 0]),
         valid(orders.mixture_bounds, -torch.ones(4, 3)),
-        valid(orders.mixture_bound, -torch.ones(4, 3), 2),
     ]
 
 
@@ -539,7 +535,6 @@ def theory() -> list[Call]:
         ),
         valid(information.best_law, 1),
         valid(rates.chain_crossover, torch.arange(1.0, 90.0).double().log()),
-        valid(rates.chain_curve, torch.tensor([0.0, 0.7, 1.1]).double(), 2.0),
         valid(
             rates.crossover,
             torch.tensor([0.0, -1.0, -5.0]).double(),

@@ -1,7 +1,7 @@
 """Estimates of log p(x), and of conditionals that have no closed form."""
 
 from mpt_lml.estimators.annealing import ais, annealed_evidence
-from mpt_lml.estimators.area import area, exact, exact_variance, ordered_chain
+from mpt_lml.estimators.area import area, exact, exact_variance
 from mpt_lml.estimators.conditionals import GibbsConditional, ImportanceConditional
 from mpt_lml.estimators.latent import at_mode, from_encoder, from_prior, iwae, log_weights
 
@@ -18,5 +18,4 @@ __all__ = [
     "from_prior",
     "iwae",
     "log_weights",
-    "ordered_chain",
 ]

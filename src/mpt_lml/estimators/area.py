@@ -1,4 +1,4 @@
-"""log p(x) from conditionals: exact, areas of curves, along orders, and how far masks spread them.
+"""log p(x) from conditionals: exact, areas of curves, and how far masks spread them.
 
 Those with masks are unbiased for every number of masks; errors are over masks, the data held fixed.
 """
@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mpt_lml import curves, masks, scores
-from mpt_lml.checks import Count, Data, checked, require_log_enumerable, require_memory
+from mpt_lml.checks import Count, Data, checked, require_log_enumerable
 from mpt_lml.curves import Targets
 from mpt_lml.models.base import ConditionalModel, TractableModel
 from mpt_lml.results import Estimate
@@ -59,41 +59,6 @@ def area(
     -1.8379 ± 0.0000 nats
     """
     return curves.sampled_curve(model, x, num_masks, generator=generator).area()
-
-
-@checked
-def ordered_chain(
-    model: ConditionalModel, x: Data, num_orders: Count, *, generator: torch.Generator
-) -> Estimate:
-    """Chain rule log p(x) = Σ_t log p(x_π(t) | later ones), averaged over random orders π (Eq. 2).
-
-    Args:
-        model: any conditionals.
-        x: data, (N, D).
-        num_orders: uniformly random orders, shared by the data.
-        generator: of the orders.
-
-    Returns:
-        The mean over data and orders, nats. For conditionals of one joint distribution every order
-        gives the same number, so the standard error is rounding; for others it is the spread over
-        orders.
-
-    Raises:
-        ValueError: for more orders than memory holds.
-
-    >>> model, x = PPCA(torch.ones(2, 1), 1.0), torch.zeros(1, 2)
-    >>> chain = ordered_chain(model, x, 3, generator=torch.Generator().manual_seed(0))
-    >>> abs(chain - exact(model, x)) < 1e-5
-    True
-    """
-    num_features = model.num_features
-    bytes_of_values = 8 * num_orders * num_features**2  # one for every order, size, coordinate
-    what = f"D = {num_features} coordinates in {num_orders} orders"
-    require_memory(what, bytes_of_values, "fewer num_orders, or a smaller D")
-    curve = curves.sampled_curve(
-        model, x, num_orders, generator=generator, scheme="nested", targets="one"
-    )
-    return curve.area()
 
 
 @checked

@@ -154,19 +154,8 @@ class LatentVariableModel(ABC):
         if self.noise_variance is None:
             require_binary(x)
 
-    @checked(finite=False)
-    def log_prior(self, z: Float[Tensor, "*S K"]) -> Float[Tensor, "*S"]:
-        """log N(z; 0, I).
-
-        Args:
-            z: (..., K).
-
-        Returns:
-            Nats, (...).
-        """
-        return self._log_prior(z)
-
     def _log_prior(self, z: Tensor) -> Tensor:
+        """log N(z; 0, I)."""
         return -0.5 * (z.square().sum(dim=-1) + self.latent_dim * LOG_2PI)
 
     @checked(finite=False)

@@ -26,7 +26,6 @@ from mpt_lml.results import trapezoid_weights
 
 __all__ = [
     "chain_crossover",
-    "chain_curve",
     "crossover",
     "jackknife",
     "random_loadings_curve",
@@ -138,44 +137,6 @@ def jackknife(
 
 
 # -- curves in closed form --------------------------------------------------------------------------
-
-
-@checked
-def chain_curve(gap_entropy: Float[Tensor, " G"], marginal_entropy: float) -> Float[Tensor, " D"]:
-    """E S(x; M) of a stationary Markov chain of D = G + 1 coordinates, exact for every D.
-
-    −E log p(x_R) is the marginal entropy and Σ_g h(g) over the gaps of R; of the sets of r coordinates,
-    a share of C(D−g−1, r−2)/C(D, r) has a gap g at a given place.
-
-    Args:
-        gap_entropy: h(g), the entropy of x_{j+g} given x_j in nats, for g = 1..D−1, (G,).
-        marginal_entropy: that of x_j, nats.
-
-    Returns:
-        Nats a coordinate, for M = 1..D, (D,).
-
-    Raises:
-        ValueError: where h falls, is not concave or exceeds the marginal: no chain has it.
-
-    >>> chain_curve(torch.tensor([0.5, 0.75], dtype=torch.float64), 1.0)
-    tensor([-0.4167, -0.5833, -1.0000], dtype=torch.float64)
-    """
-    size = len(gap_entropy) + 1
-    require_memory(f"a chain of {size} coordinates", 8 * size * (size + 1), "a shorter gap_entropy")
-    h, slack = _entropy_of_a_chain(gap_entropy)
-    if h[-1] > marginal_entropy + slack:
-        raise ValueError(
-            f"gap_entropy ends at {h[-1].item():.6g}, above marginal_entropy = {marginal_entropy:.6g}: "
-            "what is given never raises an entropy."
-        )
-    r = torch.arange(size + 1).to(h)[:, None]
-    gap = torch.arange(1, size).to(h)
-    # Expected number of gaps g among r of D coordinates: at g = 1, and its ratio from g to g + 1.
-    at_one = r * (r - 1) / size
-    ratio = (size - gap - r + 1).clamp(min=0) / (size - gap)
-    num_gaps = torch.cat([at_one, ratio[:, :-1]], dim=1).cumprod(dim=1)
-    joint_entropy = num_gaps @ h + marginal_entropy * r[:, 0].clamp(max=1)
-    return -joint_entropy.diff().flip(0).to(gap_entropy.dtype)
 
 
 @checked
