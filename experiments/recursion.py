@@ -8,40 +8,39 @@ from jaxtyping import Float
 from torch import Tensor
 
 from experiments.experiment import RunContext, seeded, setting
-from experiments.paper.deep_vae import DeepVAETraining, EncoderByELBO, Exact
+from experiments.masked_vae import (
+    EncoderByELBO,
+    Exact,
+    MaskedObjective,
+    PartialEncoder,
+    RecursiveVariant,
+)
+from experiments.paper.deep_vae import DeepVAETraining
 from mpt_lml import estimators, masks, scores
 from mpt_lml.masks import UniformSize
 from mpt_lml.models import vae
 from mpt_lml.models.base import ConditionalModel
 from mpt_lml.recorded import Finding, Outcome
 from mpt_lml.results import trapezoid_weights
-from mpt_lml.trainings.deep_vae import (
-    ELBO,
-    FIXED,
-    MaskedObjective,
-    Objective,
-    PartialEncoder,
-    RecursiveScore,
-    on_grid,
-)
+from mpt_lml.trainings.deep_vae import ELBO, FIXED, Objective, on_grid
 from mpt_lml.verdicts import mean_and_error
 
 VARIANTS: dict[str, MaskedObjective] = {
-    "baseline": RecursiveScore(),
-    "1 round": RecursiveScore(num_rounds=1),
-    "10 rounds": RecursiveScore(num_rounds=10),
-    "start from decoder": RecursiveScore(from_decoder=True),
-    "draws, from decoder": RecursiveScore(from_decoder=True, filled_with_draws=True),
-    "gradient through all": RecursiveScore(gradient="all"),
-    "5 draws of z": RecursiveScore(num_samples=5),
-    "20 draws of z": RecursiveScore(num_samples=20),
+    "baseline": RecursiveVariant(),
+    "1 round": RecursiveVariant(num_rounds=1),
+    "10 rounds": RecursiveVariant(num_rounds=10),
+    "start from decoder": RecursiveVariant(from_decoder=True),
+    "draws, from decoder": RecursiveVariant(from_decoder=True, filled_with_draws=True),
+    "gradient through all": RecursiveVariant(gradient="all"),
+    "5 draws of z": RecursiveVariant(num_samples=5),
+    "20 draws of z": RecursiveVariant(num_samples=20),
     "encoder by the ELBO": EncoderByELBO(),
     "partial, by score": PartialEncoder(encoder_follows="score"),
     "partial, weighted, 20": PartialEncoder(num_samples=20),
 }
 REFERENCES: dict[str, Objective] = {
     "elbo": ELBO(),
-    "uniform": RecursiveScore(law=UniformSize()),
+    "uniform": RecursiveVariant(law=UniformSize()),
     "partial_uniform": PartialEncoder(num_samples=20, law=UniformSize()),
     "exact": Exact(),
 }

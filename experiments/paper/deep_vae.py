@@ -12,95 +12,22 @@ from jaxtyping import Float
 from torch import Tensor
 
 from experiments.experiment import Experiment, RunContext, on_cpu, seeded, setting
-from mpt_lml import estimators, grids, scores
+from experiments.masked_vae import PartialEncoder, without_mask
+from mpt_lml import estimators
 from mpt_lml.models import vae
-from mpt_lml.models.mixture import GridConditional
 from mpt_lml.models.vae import Parameters
 from mpt_lml.recorded import Finding, Outcome
 from mpt_lml.results import Estimate
 from mpt_lml.trainings.deep_vae import (
     ELBO,
-    FIXED,
     OBJECTIVES,
     DeepVAERun,
     DeepVAESettings,
-    Draws,
     Objective,
-    PartialEncoder,
-    RecursiveScore,
-    draw_for_masks,
     log_p_x,
-    masks_from,
     models_of,
     train_deep_vae,
 )
-
-
-class EncoderByELBO(RecursiveScore):
-    """The recursion trains the decoder alone; the encoder follows the ELBO of whole images."""
-
-    def __init__(self) -> None:
-        super().__init__(gradient="decoder")
-
-    def draw(
-        self, shape: tuple[int, int], settings: DeepVAESettings, generator: torch.Generator
-    ) -> dict[str, Tensor]:
-        of_score = super().draw(shape, settings, generator)
-        return of_score | ELBO().draw(shape, settings, generator)
-
-    def value(
-        self, parameters: Parameters, x: Tensor, draws: Draws, settings: DeepVAESettings
-    ) -> Float[Tensor, " B"]:
-        score = super().value(parameters, x, draws, settings)
-        fixed_decoder = {
-            name: value.detach() if name.startswith("decoder") else value
-            for name, value in parameters.items()
-        }
-        bound = ELBO().value(fixed_decoder, x, draws, settings)
-        return score + bound - bound.detach()  # of the bound its gradient only
-
-
-class Exact(Objective):
-    """The model's own conditionals on a grid, K ≤ 3; the encoder stays as it was drawn.
-
-    Four masks a minibatch, 20 nodes an axis. The grid moves at random by less than its spacing: the
-    decoder learns to fit between fixed nodes.
-    """
-
-    num_masks = 4
-    nodes_per_axis = 20
-
-    def draw(
-        self, shape: tuple[int, int], settings: DeepVAESettings, generator: torch.Generator
-    ) -> dict[str, Tensor]:
-        of_masks = draw_for_masks(self.num_masks, shape[1], generator)
-        return of_masks | {"of_grid": torch.rand(settings.latent_dim, generator=generator)}
-
-    def moved(self, draws: Draws, device: torch.device) -> dict[str, Tensor]:
-        return {
-            "mask": masks_from(draws, FIXED, device),
-            "of_grid": draws["of_grid"].to(device),
-        }
-
-    def value(
-        self, parameters: Parameters, x: Tensor, draws: Draws, settings: DeepVAESettings
-    ) -> Float[Tensor, " B"]:
-        grid = grids.trapezoid(settings.latent_dim, self.nodes_per_axis).to(x)
-        width = grid.nodes.max() - grid.nodes.min()
-        values = []
-        for run, images in enumerate(x):
-            mask = draws["mask"][run]
-            shift = draws["of_grid"][run].to(x) - 0.5
-            nodes = grid.nodes + shift * width / (self.nodes_per_axis - 1)
-            log_weights = (-0.5 * nodes.square().sum(dim=-1)).log_softmax(dim=0)
-            model = vae.dense_model(parameters, run, settings.noise_variance)
-            table = GridConditional(model, grids.Grid(nodes, log_weights))
-            score = scores.mask_score(table.log_conditional(images, mask), mask)
-            values.append(x.shape[2] * score.mean())
-        # The encoder needs a gradient, too, which is 0.
-        encoder = [value for name, value in parameters.items() if name.startswith("encoder")]
-        idle = sum(value.sum() for value in encoder)
-        return torch.stack(values) + 0.0 * idle
 
 
 class DeepVAETraining(Experiment):
@@ -139,16 +66,17 @@ class DeepVAETraining(Experiment):
 
     def start(self, x: Tensor) -> Parameters:
         """The networks before the first step, one for each seed."""
-        drawn = self.settings.start(x.shape[1]).parameters
+        settings = self.settings
+        drawn = ELBO().networks(x.shape[1], settings, settings.generators())
         return {name: value.to(x) for name, value in drawn.items()}
 
     def models(self, parameters: Parameters) -> list[vae.VAE]:
         """The model of every seed, in double precision."""
-        return models_of(parameters, self.settings)
+        return models_of(without_mask(parameters), self.settings)
 
     def log_likelihood(self, parameters: Parameters, x: Tensor) -> Float[Tensor, " seeds"]:
         """Mean log p(x) of every run, nats: on a grid for K ≤ 3, else weighted around the modes."""
-        return log_p_x(parameters, x, self.settings)
+        return log_p_x(without_mask(parameters), x, self.settings)
 
 
 class Figure3Lower(DeepVAETraining, name="figure-3-lower", resumable=True):

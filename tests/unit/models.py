@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from mpt_lml import HMM, PPCA, BernoulliPCA, JointTable, grids, objectives
@@ -50,17 +48,9 @@ def recursive_objective(
     x: torch.Tensor,
     mask: torch.Tensor,
     noise: torch.Tensor,
-    noise_variance: float | None,
-    *,
-    num_draws: int = 1,
-    through_all: bool = False,
-    train_encoder: bool = True,
-    **start: Any,
+    noise_variance: float,
 ) -> torch.Tensor:
-    """The last ``num_draws`` of ``noise`` are scored, the rest refill x, a round each."""
-    before = len(noise) - num_draws
-    with torch.set_grad_enabled(through_all):
-        filled = objectives.refill(parameters, x, mask, noise[:before], noise_variance, **start)
-    return objectives.recursive(
-        parameters, x, mask, filled, noise[before:], noise_variance, train_encoder=train_encoder
-    )
+    """The last of ``noise`` is scored, the others refill x, a round each."""
+    with torch.no_grad():
+        filled = objectives.refill(parameters, x, mask, noise[:-1])
+    return objectives.recursive(parameters, x, mask, filled, noise[-1:], noise_variance)

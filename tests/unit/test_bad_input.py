@@ -404,13 +404,6 @@ CASES = {
         ValueError,
         "no weights of the encoder",
     ),
-    "an encoder that reads no masks": (
-        lambda: objectives.partial(
-            DENSE, torch.ones(1, 3), torch.ones(1, 1, 3).bool(), torch.zeros(1, 1, 1, 1), 0.5
-        ),
-        ValueError,
-        r"another kind: vae\.dense_parameters\(\.\.\., partial=True\) makes the one",
-    ),
     "bytes for a Bernoulli model": (
         lambda: BERNOULLI.log_factors(PIXELS * 255 + 1, torch.zeros(2, 1).double()),
         ValueError,

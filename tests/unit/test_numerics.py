@@ -207,15 +207,13 @@ def of_gaussians() -> list[Tensor]:
 
 def of_dense_networks() -> list[Tensor]:
     plain = vae.dense_parameters(6, [5], 2, generators=[generator(1)])
-    parted = vae.dense_parameters(6, [5], 2, generators=[generator(1)], partial=True)
     model, noise, hidden = vae.dense_model(plain, 0), LATENTS[None], MASK[None]
     return [
         *of_a_decoder(model, PIXELS),
         *model.encode(PIXELS),
-        objectives.elbo(plain, PIXELS, noise, None),
-        objectives.refill(plain, PIXELS, hidden, noise[None], None),
-        objectives.recursive(plain, PIXELS, hidden, PIXELS[None], noise[None], None),
-        objectives.partial(parted, PIXELS, hidden, noise[None], None),
+        objectives.elbo(plain, PIXELS, noise, 0.3),
+        objectives.refill(plain, PIXELS, hidden, noise[None]),
+        objectives.recursive(plain, PIXELS, hidden, PIXELS[None], noise[None], 0.3),
     ]
 
 

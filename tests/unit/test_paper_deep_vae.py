@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -11,17 +10,14 @@ from typing import Any
 
 import pytest
 import torch
-from models import generator, recursive_objective
-from torch.distributions import Normal, kl_divergence
+from models import generator
 
 from experiments import recursion
 from experiments.experiment import RunContext
 from experiments.paper.deep_vae import DeepVAETraining, Figure3Lower
-from mpt_lml import GridConditional, grids, masks, objectives, scores
 from mpt_lml.models import vae
 from mpt_lml.models.base import ConditionalModel
 from mpt_lml.trainings import deep_vae
-from mpt_lml.trainings.deep_vae import PartialEncoder
 
 CONFIG = recursion.Recursion.preset("quick")
 # Choices of the recursion, more of the same, of which no finding speaks.
@@ -36,21 +32,8 @@ WITHOUT_A_FINDING = (
 X = CONFIG.images()[:60]
 
 
-def parameters(*, partial: bool = False, seed: int = 1) -> dict[str, torch.Tensor]:
-    """Random networks of two runs on six coordinates, double precision."""
-    drawn = vae.dense_parameters(
-        6, [5], 2, generators=[generator(seed), generator(seed + 1)], partial=partial
-    )
-    return {name: 2 * value.double() for name, value in drawn.items()}
-
-
 def normal(*shape: int, seed: int = 7) -> torch.Tensor:
     return torch.randn(shape, generator=generator(seed), dtype=torch.float64)
-
-
-def hidden(count: int, size: int = 3) -> torch.Tensor:
-    drawn = masks.sample_masks(count, 6, size, generator=generator(5))
-    return drawn[None].expand(2, -1, -1)
 
 
 @pytest.mark.parametrize("name", ["elbo", "encoder by the ELBO", "exact"])
@@ -108,146 +91,9 @@ def test_an_interrupted_run_goes_on_from_what_it_has_finished(
     assert resumed.as_dict() == whole.as_dict()
 
 
-def test_weighted_conditionals_approach_the_grids() -> None:
-    """With a thousand weights the partial encoder's score is D·S of the model, on a grid."""
-    drawn, x, mask = parameters(partial=True), normal(2, 4, 6, seed=2), hidden(4)
-    many = objectives.partial(drawn, x, mask, normal(20_000, 2, 4, 2), 0.3)
-    few = objectives.partial(drawn, x, mask, normal(1, 2, 4, 2), 0.3)
-    for run in range(2):
-        model = vae.dense_model(drawn, run, 0.3)
-        grid = GridConditional(model, grids.trapezoid(2, 61))
-        exact = [
-            6 * scores.mask_score(grid.log_conditional(x[run, i : i + 1], row[None]), row[None])
-            for i, row in enumerate(mask[run])
-        ]
-        assert abs(many[run] - torch.cat(exact).mean()) < 0.05
-        assert abs(few[run] - torch.cat(exact).mean()) > 0.3
-
-
-def test_the_partial_encoder_is_trained_by_its_own_bound() -> None:
-    """Its gradient is that of the ELBO of x_R; the decoder's holds the weights' part as well."""
-    drawn = {name: value.requires_grad_() for name, value in parameters(partial=True).items()}
-    x, mask, noise = normal(2, 4, 6, seed=2), hidden(4), normal(3, 2, 4, 2)
-    value = objectives.partial(drawn, x, mask, noise, 0.3).sum()
-    names = [name for name in drawn if name.startswith("encoder")]
-    ours = torch.autograd.grad(value, [drawn[name] for name in names])
-    bound = torch.zeros((), dtype=torch.float64)
-    for run in range(2):
-        model = vae.dense_model(drawn, run, 0.3)
-        seen = torch.where(mask[run], 0.0, x[run])
-        inputs = torch.cat([seen, mask[run].double()], dim=-1)[None]
-        own = {name: each[run : run + 1] for name, each in drawn.items()}
-        mean, log_variance = vae.dense(own, "encoder", inputs)[0].chunk(2, dim=-1)
-        z = mean + (0.5 * log_variance).exp() * noise[0, run]
-        fit = model.log_factors(x[run], z).where(~mask[run], 0.0).sum(dim=-1)
-        q, prior = Normal(mean, (0.5 * log_variance).exp()), Normal(0.0, 1.0)
-        bound = bound + (fit - kl_divergence(q, prior).sum(dim=-1)).mean()
-    theirs = torch.autograd.grad(bound, [drawn[name] for name in names])
-    for mine, wanted in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(mine, wanted, atol=1e-12, rtol=0)
-
-
-def test_the_log_mean_stands_over_draws_of_the_last_round() -> None:
-    drawn, x, mask = parameters(), normal(2, 4, 6, seed=2), hidden(4)
-    noise = normal(4, 2, 4, 2)  # two rounds; three draws in the second
-    together = recursive_objective(drawn, x, mask, noise, 0.3, num_draws=3)
-    for run in range(2):
-        model, holes = vae.dense_model(drawn, run, 0.3), mask[run]
-        mean, variance = model.encode(torch.where(holes, 0.0, x[run]))
-        guess = model.decode(mean + variance.sqrt() * noise[0, run])
-        mean, variance = model.encode(torch.where(holes, guess, x[run]))
-        draws = [
-            model.log_factors(x[run], mean + variance.sqrt() * noise[1 + s, run]) for s in range(3)
-        ]
-        values = torch.stack(draws).logsumexp(dim=0) - math.log(3)
-        expected = 6 * (values.where(holes, 0.0).sum(dim=-1) / 3).mean()
-        torch.testing.assert_close(together[run], expected, atol=1e-12, rtol=0)
-
-
-GRADIENTS = {
-    "last": {},
-    "all": {"through_all": True},
-    "decoder": {"train_encoder": False},
-}
-
-
-@pytest.mark.parametrize("gradient", GRADIENTS)
-def test_how_far_the_gradient_goes(gradient: str) -> None:
-    """Nothing reaches the encoder, one use of it does, or both; the value is the same."""
-    drawn = {name: value.requires_grad_() for name, value in parameters().items()}
-    x, mask, noise = normal(2, 4, 6, seed=2), hidden(4), normal(2, 2, 4, 2)
-    value = recursive_objective(drawn, x, mask, noise, 0.3, **GRADIENTS[gradient]).sum()
-    reference = recursive_objective(drawn, x, mask, noise, 0.3).sum()
-    assert torch.equal(value, reference)
-    (found,) = torch.autograd.grad(value, [drawn["encoder/0/weight"]], allow_unused=True)
-    (last,) = torch.autograd.grad(reference, [drawn["encoder/0/weight"]])
-    if gradient == "decoder":
-        assert found is None
-    else:
-        assert torch.equal(found, last) == (gradient == "last")
-
-
-def test_where_the_holes_start_and_what_fills_them() -> None:
-    drawn, x, mask = parameters(), normal(2, 4, 6, seed=2), hidden(4, 6)
-    drawn["decoder/1/bias"] = drawn["decoder/1/bias"] + 0.5  # else decode(0) = 0
-    noise, pixels = normal(2, 2, 4, 2), normal(1, 2, 4, 6, seed=9)
-    values = [
-        recursive_objective(drawn, x, mask, noise, 0.3, **options).sum().item()
-        for options in ({}, {"from_decoder": True}, {"pixel_noise": pixels})
-    ]
-    assert len(set(values)) == 3
-    quiet = recursive_objective(drawn, x, mask, noise, 0.3, pixel_noise=0 * pixels).sum()
-    assert quiet.item() == values[0]
-
-
-BAD = {
-    "no draw": ({"num_draws": 0}, r"noise must have shape \(S, 2, 4, K\), got \(0, 2, 4, 2\)"),
-    "more rounds": (
-        {"pixel_noise": normal(2, 2, 4, 6)},
-        r"pixel_noise must have shape \(1, 2, 4, 6\), got \(2, 2, 4, 6\)",
-    ),
-    "no variance": (
-        {"noise_variance": None, "pixel_noise": normal(1, 2, 4, 6)},
-        "pixel_noise needs a noise_variance, got None",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_bad_noise_is_refused(name: str) -> None:
-    options, message = BAD[name]
-    with pytest.raises(ValueError, match=message):
-        recursive_objective(
-            parameters(),
-            normal(4, 6).sign().relu(),
-            hidden(4),
-            normal(2, 2, 4, 2),
-            **({"noise_variance": 0.3} | options),
-        )
-
-
-def test_a_partial_encoder_is_told_that_all_is_seen() -> None:
-    drawn, x = parameters(partial=True), normal(3, 6)
-    model = vae.dense_model(drawn, 1, 0.3)
-    assert (model.num_features, model.latent_dim) == (6, 2)
-    own = {name: value[1:] for name, value in drawn.items()}
-    inputs = torch.cat([x, torch.zeros_like(x)], dim=-1)[None]
-    mean, log_variance = vae.dense(own, "encoder", inputs)[0].chunk(2, dim=-1)
-    torch.testing.assert_close(model.encode(x)[0], mean)
-    torch.testing.assert_close(model.encode(x)[1], log_variance.exp())
-
-
-def test_the_bias_of_a_score() -> None:
-    """Large weights make the partial encoder's score the exact one; a single draw lies below it."""
-    drawn = vae.dense_parameters(64, (5,), 2, generators=[generator(1), generator(2)], partial=True)
-    drawn = {name: 0.5 * value.double() for name, value in drawn.items()}  # broad posteriors
-    few, config = X[:5].double(), dataclasses.replace(CONFIG, num_masks=1, repeats=8)
-    many = config.score_bias(PartialEncoder(num_samples=10_000), drawn, few)
-    one = dataclasses.replace(config, repeats=20).score_bias(
-        PartialEncoder(encoder_follows="score"), drawn, few
-    )
-    assert many.abs().max() < 0.02  # a repeat has a spread of 0.015, eight an error of 0.0054
-    assert (one < -5 * many.abs().max()).all()
+def parameters() -> dict[str, torch.Tensor]:
+    drawn = vae.dense_parameters(6, [5], 2, generators=[generator(1)])
+    return {name: 2 * value.double() for name, value in drawn.items()}
 
 
 class Off(ConditionalModel):
@@ -378,22 +224,3 @@ def test_widths_of_encoder_and_posterior() -> None:
     found = recursion.codes(model, x)
     assert found["posterior"] == pytest.approx(math.sqrt(0.3 / 4.3), abs=1e-6)
     assert found["encoder"] == pytest.approx((math.exp(-0.5) + math.exp(-1.5)) / 2, abs=1e-6)
-
-
-def test_every_variant_takes_a_step() -> None:
-    settings = CONFIG.settings
-    for name, variant in recursion.VARIANTS.items():
-        start = settings.start(64, partial=variant.reads_masks)
-        weights = {key: value.requires_grad_() for key, value in start.parameters.items()}
-        x = X.expand(2, -1, -1)
-        drawn = [variant.draw((60, 64), settings, each) for each in start.generators]
-        stacked = {key: torch.stack([run[key] for run in drawn])[None] for key in drawn[0]}
-        draws = {
-            key: value[0] for key, value in variant.moved(stacked, torch.device("cpu")).items()
-        }
-        value = variant.value(weights, x, draws, settings)
-        gradients = torch.autograd.grad(value.sum(), list(weights.values()))
-        assert all(gradient.abs().sum() > 0 for gradient in gradients), name
-        mask = masks.sample_masks(60, 64, 21, generator=generator(1)).expand(2, -1, -1)
-        score = variant.score(weights, x, mask, draws, settings)
-        assert score.shape == (2,) and score.isfinite().all(), name

@@ -12,11 +12,12 @@ import torch
 from models import generator
 from other_device import OtherDevice
 
+from experiments.masked_vae import PartialEncoder
 from experiments.paper.deep_vae import Figure3Lower
 from mpt_lml import masks
 from mpt_lml.masks import FixedRate, UniformSize
 from mpt_lml.trainings import deep_vae
-from mpt_lml.trainings.deep_vae import ELBO, OBJECTIVES, TINY, PartialEncoder, train_deep_vae
+from mpt_lml.trainings.deep_vae import ELBO, OBJECTIVES, TINY, train_deep_vae
 
 SHORT = replace(
     TINY, num_data=60, hidden=(4,), latent_dim=1, num_steps=8, track_every=4, track_data=3

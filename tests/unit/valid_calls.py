@@ -390,7 +390,6 @@ def objective_calls() -> list[Call]:
     x = BITS.float()
     noise = torch.zeros(1, 1, 3, 1)
     half = torch.tensor([[[True, False, True]] * 3])
-    of_parts = vaes.dense_parameters(3, [4], 1, generators=[at()], partial=True)
     a_step = deep_vae.DeepVAESettings(
         hidden=(4,), latent_dim=1, num_steps=1, track_data=2, track_draws=2, track_samples=2
     )
@@ -402,12 +401,11 @@ def objective_calls() -> list[Call]:
         valid(objectives.sampled, *given, few),
         valid(objectives.exact, *given, masks.UniformSize()),
         valid(objectives.curve, *given),
-        valid(vaes.dense_parameters, 3, [4], 1, generators=[at()], partial=True),
+        valid(vaes.dense_parameters, 3, [4], 1, generators=[at()]),
         valid(vaes.dense_model, DENSE, 0, 0.5),
         valid(objectives.elbo, DENSE, x, noise[0], 0.5),
-        valid(objectives.refill, DENSE, x, half, noise, 0.5, pixel_noise=torch.zeros(1, 1, 3, 3)),
+        valid(objectives.refill, DENSE, x, half, noise),
         valid(objectives.recursive, DENSE, x, half, x[None], noise, 0.5),
-        valid(objectives.partial, of_parts, x, half, noise, 0.5),
         valid(objectives.mask_scores, *given, few),
         valid(objectives.second_moment, X),
         valid(objectives.mixture, *stack, BITS, few[None], GRID),

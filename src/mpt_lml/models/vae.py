@@ -304,7 +304,6 @@ def dense_parameters(
     latent_dim: Count,
     *,
     generators: Sequence[torch.Generator],
-    partial: bool = False,
 ) -> dict[str, Tensor]:
     """Weights of dense networks with tanh units, D–hidden–2K and back, in single precision.
 
@@ -315,8 +314,6 @@ def dense_parameters(
         hidden: widths of the encoder's hidden layers; the decoder has them in reverse.
         latent_dim: K.
         generators: one for each run, B of them.
-        partial: whether the encoder is q(z | x_R), which has 2D inputs: x with zeros in the holes,
-            and the mask.
 
     Returns:
         ``"encoder/0/weight"`` (B, in, out), ``"encoder/0/bias"`` (B, 1, out), and so on.
@@ -330,18 +327,21 @@ def dense_parameters(
     """
     if not generators:
         raise ValueError("generators must be one for each run, got none.")
-    num_inputs = 2 * num_features if partial else num_features
-    widths = {
-        "encoder": [num_inputs, *hidden, 2 * latent_dim],
-        "decoder": [latent_dim, *hidden[::-1], num_features],
-    }
-    parameters = {}
-    for part in ("encoder", "decoder"):
-        for layer, (inputs, outputs) in enumerate(itertools.pairwise(widths[part])):
-            uniform = torch.stack([torch.rand(inputs, outputs, generator=g) for g in generators])
-            parameters[f"{part}/{layer}/weight"] = (2 * uniform - 1) / math.sqrt(inputs)
-            parameters[f"{part}/{layer}/bias"] = torch.zeros(len(generators), 1, outputs)
-    return parameters
+    encoder = draw_layers("encoder", [num_features, *hidden, 2 * latent_dim], generators)
+    decoder = draw_layers("decoder", [latent_dim, *hidden[::-1], num_features], generators)
+    return encoder | decoder
+
+
+def draw_layers(
+    part: Part, widths: Sequence[int], generators: Sequence[torch.Generator]
+) -> dict[str, Tensor]:
+    """One network of :func:`dense_parameters`, with a layer from each width to the next."""
+    layers = {}
+    for layer, (inputs, outputs) in enumerate(itertools.pairwise(widths)):
+        uniform = torch.stack([torch.rand(inputs, outputs, generator=g) for g in generators])
+        layers[f"{part}/{layer}/weight"] = (2 * uniform - 1) / math.sqrt(inputs)
+        layers[f"{part}/{layer}/bias"] = torch.zeros(len(generators), 1, outputs)
+    return layers
 
 
 @full_precision()
@@ -377,7 +377,7 @@ def dense(parameters: Parameters, part: Part, inputs: Tensor) -> Float[Tensor, "
 
 @checked
 def dense_model(parameters: Parameters, run: int, noise_variance: Positive | None = None) -> VAE:
-    """The VAE of one run of :func:`dense_parameters`; a partial encoder reads that nothing is masked.
+    """The VAE of one run of :func:`dense_parameters`.
 
     Args:
         parameters: of B runs.
@@ -405,9 +405,6 @@ def dense_model(parameters: Parameters, run: int, noise_variance: Positive | Non
         return dense(of_run, part, flat).reshape(*inputs.shape[:-1], -1)
 
     def encoder(x: Tensor) -> tuple[Tensor, Tensor]:
-        if sizes.is_partial:
-            nothing_masked = torch.zeros_like(x)
-            x = torch.cat([x, nothing_masked], dim=-1)
         mean, log_variance = apply("encoder", x).split(sizes.latent_dim, dim=-1)
         return mean, log_variance
 
@@ -428,7 +425,6 @@ class NetworkSizes(NamedTuple):
     num_runs: int
     num_features: int
     latent_dim: int
-    is_partial: bool
 
 
 def network_sizes(parameters: Parameters) -> NetworkSizes:
@@ -454,12 +450,12 @@ def network_sizes(parameters: Parameters) -> NetworkSizes:
             f"parameters must have an encoder with a mean and a log-variance of each of the K = "
             f"{latent_dim} numbers that the decoder takes, got {num_outputs} outputs."
         )
-    if num_inputs not in (num_features, 2 * num_features):
+    if num_inputs != num_features:
         raise ValueError(
             f"parameters must have an encoder of the D = {num_features} numbers that the decoder "
-            f"makes, or of 2D with a mask, got {num_inputs} inputs."
+            f"makes, got {num_inputs} inputs."
         )
-    return NetworkSizes(num_runs, num_features, latent_dim, is_partial=num_inputs > num_features)
+    return NetworkSizes(num_runs, num_features, latent_dim)
 
 
 def _ends(parameters: Parameters, part: Part) -> tuple[int, int]:

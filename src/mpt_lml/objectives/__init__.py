@@ -2,7 +2,8 @@
 
 All are *maximized* and comparable with the mean log p(x): D Σ_M π(M) S(x; M) for a law π of mask sizes,
 the LML itself for the uniform law (Proposition 1). What is not finite in parameters is passed on, since
-training stops there and says where; data that are not finite are refused.
+training stops there and says where. Data that are not finite are refused, except by ``elbo``, ``refill``
+and ``recursive``, which look at no value.
 """
 
 from mpt_lml.objectives.bernoulli import linear_elbo, mixture
@@ -14,7 +15,7 @@ from mpt_lml.objectives.ppca import (
     sampled,
     second_moment,
 )
-from mpt_lml.objectives.vae import elbo, partial, recursive, refill
+from mpt_lml.objectives.vae import elbo, recursive, refill
 
 __all__ = [
     "curve",
@@ -24,7 +25,6 @@ __all__ = [
     "log_marginal",
     "mask_scores",
     "mixture",
-    "partial",
     "recursive",
     "refill",
     "sampled",

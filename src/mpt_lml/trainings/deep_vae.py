@@ -11,7 +11,6 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -37,6 +36,7 @@ __all__ = [
 
 Draws = Mapping[str, Tensor]
 FIXED = FixedRate(0.33)  # the paper's
+NUM_ROUNDS = 3  # of the recursion, in which z is drawn given the filled image
 _BLOCK_BYTES = 2**26  # of random numbers that are drawn ahead
 
 
@@ -89,11 +89,9 @@ class DeepVAESettings:
         """
         return data.images(self.dataset).pixels[: self.num_data].float()
 
-    def start(self, num_features: int, *, partial: bool = False) -> "_Start":
-        """The networks before the first step, and the generators that go on to the steps."""
-        generators = [torch.Generator().manual_seed(seed) for seed in self.seeds]
-        sizes = (num_features, self.hidden, self.latent_dim)
-        return _Start(dense_parameters(*sizes, generators=generators, partial=partial), generators)
+    def generators(self) -> list[torch.Generator]:
+        """Those of the runs, which draw the networks first and then the steps."""
+        return [torch.Generator().manual_seed(seed) for seed in self.seeds]
 
 
 FULL = DeepVAESettings()
@@ -110,12 +108,6 @@ TINY = DeepVAESettings(
     track_samples=50,
     track_draws=20,
 )
-
-
-@dataclass(frozen=True, eq=False)
-class _Start:
-    parameters: dict[str, Tensor]
-    generators: list[torch.Generator]
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +140,16 @@ class DeepVAERun:
 class Objective(ABC):
     """What a training maximizes: its random numbers, and its value given these."""
 
-    reads_masks: ClassVar[bool] = False  # whether the encoder is q(z | x_R), which sees the mask
+    def networks(
+        self, num_features: int, settings: DeepVAESettings, generators: Sequence[torch.Generator]
+    ) -> dict[str, Tensor]:
+        """The networks of every run before the first step."""
+        sizes = (num_features, settings.hidden, settings.latent_dim)
+        return dense_parameters(*sizes, generators=generators)
+
+    def of_images(self, parameters: Parameters) -> Parameters:
+        """The networks that are evaluated, whose encoder reads whole images."""
+        return parameters
 
     @abstractmethod
     def draw(
@@ -173,139 +174,42 @@ class ELBO(Objective):
     def draw(
         self, shape: tuple[int, int], settings: DeepVAESettings, generator: torch.Generator
     ) -> dict[str, Tensor]:
-        return {"elbo_noise": _normal(1, shape[0], settings.latent_dim, generator)}
+        return {"elbo_noise": normal(1, shape[0], settings.latent_dim, generator)}
 
     def value(
         self, parameters: Parameters, x: Tensor, draws: Draws, settings: DeepVAESettings
     ) -> Float[Tensor, " B"]:
         noise = draws["elbo_noise"].to(x)[:, 0]
-        return objectives._elbo(parameters, x, noise, settings.noise_variance)
+        return objectives.elbo(parameters, x, noise, settings.noise_variance)
 
 
-@dataclass(frozen=True)
-class MaskedObjective(Objective):
-    """D times the score of one mask an image, nats; sizes are stratified over the ``law``."""
+class RecursiveScore(Objective):
+    """D times the score of one mask an image after the recursion: our reading of the paper's training.
 
-    law: SizeLaw = FIXED
+    Masks hide 33 %. Holes begin at 0, and are filled twice with the decoder's mean. The gradient goes
+    through the third encoding and decoding alone.
+    """
 
     def draw(
         self, shape: tuple[int, int], settings: DeepVAESettings, generator: torch.Generator
     ) -> dict[str, Tensor]:
         of_masks = draw_for_masks(*shape, generator)
-        return of_masks | self.draw_noise(shape, settings, generator)
+        noise = normal(NUM_ROUNDS, shape[0], settings.latent_dim, generator)
+        return of_masks | {"noise": noise}
 
     def moved(self, draws: Draws, device: torch.device) -> dict[str, Tensor]:
-        others = {key: value for key, value in draws.items() if key not in ("shift", "order")}
-        return super().moved(others, device) | {"mask": masks_from(draws, self.law, device)}
+        noise = super().moved({"noise": draws["noise"]}, device)
+        return noise | {"mask": masks_from(draws, FIXED, device)}
 
     def value(
         self, parameters: Parameters, x: Tensor, draws: Draws, settings: DeepVAESettings
     ) -> Float[Tensor, " B"]:
-        return self.score(parameters, x, draws["mask"], draws, settings)
-
-    @abstractmethod
-    def draw_noise(
-        self, shape: tuple[int, int], settings: DeepVAESettings, generator: torch.Generator
-    ) -> dict[str, Tensor]:
-        """The random numbers besides the masks'."""
-
-    @abstractmethod
-    def score(
-        self,
-        parameters: Parameters,
-        x: Tensor,
-        mask: Tensor,
-        draws: Draws,
-        settings: DeepVAESettings,
-    ) -> Float[Tensor, " B"]:
-        """What is trained on in place of D·S, given masks (B, n, D)."""
-
-
-@dataclass(frozen=True)
-class RecursiveScore(MaskedObjective):
-    """By the recursion; the defaults are our reading of the paper's.
-
-    ``num_rounds`` times z is drawn given the filled image, in the last ``num_samples`` times. Holes
-    begin at 0, or at the decoder's output at z = 0, and are filled with its means, or with draws.
-    The gradient goes through the last round, through all of them, or only to the decoder.
-    """
-
-    num_rounds: int = 3
-    num_samples: int = 1
-    from_decoder: bool = False
-    filled_with_draws: bool = False
-    gradient: Literal["last", "all", "decoder"] = "last"
-
-    def draw_noise(
-        self, shape: tuple[int, int], settings: DeepVAESettings, generator: torch.Generator
-    ) -> dict[str, Tensor]:
-        num_images, num_features = shape
-        num_before = self.num_rounds - 1
-        num_draws = num_before + self.num_samples
-        draws = {"noise": _normal(num_draws, num_images, settings.latent_dim, generator)}
-        if self.filled_with_draws:
-            draws["pixel_noise"] = _normal(num_before, num_images, num_features, generator)
-        return draws
-
-    def score(
-        self,
-        parameters: Parameters,
-        x: Tensor,
-        mask: Tensor,
-        draws: Draws,
-        settings: DeepVAESettings,
-    ) -> Float[Tensor, " B"]:
-        num_before = self.num_rounds - 1
+        mask = draws["mask"]
         noise = draws["noise"].to(x).transpose(0, 1)
-        pixel_noise = None
-        if self.filled_with_draws:
-            pixel_noise = draws["pixel_noise"].to(x).transpose(0, 1)
-        with torch.set_grad_enabled(torch.is_grad_enabled() and self.gradient == "all"):
-            filled = objectives._refill(
-                parameters,
-                x,
-                mask,
-                noise[:num_before],
-                settings.noise_variance,
-                from_decoder=self.from_decoder,
-                pixel_noise=pixel_noise,
-            )
-        return objectives._recursive(
-            parameters,
-            x,
-            mask,
-            filled,
-            noise[num_before:],
-            settings.noise_variance,
-            train_encoder=self.gradient != "decoder",
-        )
-
-
-@dataclass(frozen=True)
-class PartialEncoder(MaskedObjective):
-    """An encoder q(z | x_R) without recursion, which follows the ELBO of x_R or the score itself."""
-
-    reads_masks: ClassVar[bool] = True
-    num_samples: int = 1
-    encoder_follows: Literal["bound", "score"] = "bound"
-
-    def draw_noise(
-        self, shape: tuple[int, int], settings: DeepVAESettings, generator: torch.Generator
-    ) -> dict[str, Tensor]:
-        return {"noise": _normal(self.num_samples, shape[0], settings.latent_dim, generator)}
-
-    def score(
-        self,
-        parameters: Parameters,
-        x: Tensor,
-        mask: Tensor,
-        draws: Draws,
-        settings: DeepVAESettings,
-    ) -> Float[Tensor, " B"]:
-        noise = draws["noise"].to(x).transpose(0, 1)
-        weighted = self.encoder_follows == "bound"
-        return objectives._partial(
-            parameters, x, mask, noise, settings.noise_variance, weighted=weighted
+        with torch.no_grad():
+            filled = objectives.refill(parameters, x, mask, noise[:-1])
+        return objectives.recursive(
+            parameters, x, mask, filled, noise[-1:], settings.noise_variance
         )
 
 
@@ -327,7 +231,7 @@ def masks_from(draws: Draws, law: SizeLaw, device: torch.device) -> Bool[Tensor,
     return masks.from_ranks(_to(draws["order"], device).argsort(), sizes)
 
 
-def _normal(count: int, num_images: int, size: int, generator: torch.Generator) -> Tensor:
+def normal(count: int, num_images: int, size: int, generator: torch.Generator) -> Tensor:
     """``count`` standard normal vectors of length ``size`` an image."""
     return torch.randn((count, num_images, size), generator=generator)
 
@@ -426,9 +330,10 @@ def train_deep_vae(
     x = settings.images() if images is None else images
     if device is not None:
         x = x.to(device)
-    start = settings.start(x.shape[1], partial=objective.reads_masks)
-    weights = {name: value.to(x).requires_grad_() for name, value in start.parameters.items()}
-    training = _Training(settings, objective, x, weights, start.generators)
+    generators = settings.generators()
+    networks = objective.networks(x.shape[1], settings, generators)
+    weights = {name: value.to(x).requires_grad_() for name, value in networks.items()}
+    training = _Training(settings, objective, x, weights, generators)
     tracked: dict[int, tuple[Tensor, Tensor]] = {}
 
     def evaluate(step: int) -> None:
@@ -436,9 +341,10 @@ def train_deep_vae(
             training.require_finite()
             few = x[: settings.track_data]
             with torch.no_grad():
+                trained = objective.of_images(weights)
                 tracked[step] = (
-                    log_p_x(weights, few, settings).to(x),
-                    by_encoder(weights, few, settings).to(x),
+                    log_p_x(trained, few, settings).to(x),
+                    by_encoder(trained, few, settings).to(x),
                 )
 
     try:
