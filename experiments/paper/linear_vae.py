@@ -156,15 +156,19 @@ class Figure3Upper(Experiment, name="figure-3-upper", resumable=True):
         if is_long:
             of_mnist, of_others = self.long_epochs
             num_epochs = of_mnist if name == "mnist" else of_others
-        return linear_vae.train_one(
-            self.settings(name, num_epochs),
-            x,
-            _objective_of(row),
-            num_masks=int(num_masks),
-            scale=float(scale),
+        settings = self.settings(name, num_epochs)
+        objective = _objective_of(row)
+        begin = scaled(linear_vae.start(settings, x.shape[1], objective), float(scale))
+        return fit.maximize(
+            {part: value.to(x) for part, value in begin.items()},
+            linear_vae.objective(settings, x, objective, int(num_masks)),
+            num_epochs=num_epochs,
+            learning_rate=self.learning_rate,
+            generators=linear_vae.generators_of_steps(settings),
+            track=linear_vae.tracked(settings, x),
+            track_every=self.track_every,
             snapshots=(self.num_epochs,),
-            progress=context.progress,
-            label=row,
+            progress=lambda items, _: context.progress(items, row),
         )
 
     def gaussian_deficit(self) -> Float[Tensor, " seeds"]:
@@ -177,7 +181,7 @@ class Figure3Upper(Experiment, name="figure-3-upper", resumable=True):
         best = PPCA.fit_closed_form(x, self.latent_dim)
         eye = torch.eye(x.shape[1], dtype=x.dtype)
         moment = objectives.second_moment(x - best.mean)
-        start = linear_vae.start(self.settings("digits"), x.shape[1])
+        start = linear_vae.start(self.settings("digits"), x.shape[1], "elbo")
         parameters = {name: start[name].double() for name in ("loadings", "encoder")}
         parameters["log_noise"] = x.new_zeros(num_runs)
         parameters["root"] = torch.eye(self.latent_dim, dtype=x.dtype).repeat(num_runs, 1, 1)
@@ -225,6 +229,17 @@ def _objective_of(row: str) -> Objective:
     if name not in typing.get_args(Objective):
         raise ValueError(f"row {row!r} trains {name!r}, which is none of {Objective}.")
     return typing.cast(Objective, name)
+
+
+def scaled(begin: fit.Parameters, scale: float) -> dict[str, Tensor]:
+    """A start with loadings, offset and encoder ``scale`` times as large; the code of x = b stays 0."""
+    smaller = dict(begin)
+    for name in ("loadings", "offset", "encoder"):
+        if name in begin:
+            smaller[name] = scale * begin[name]
+    if "encoder" in begin:
+        smaller["encoder_offset"] = linear_vae.encoder_offset(smaller["encoder"], smaller["offset"])
+    return smaller
 
 
 def bound(p: fit.Parameters, x: Float[Tensor, "N D"], num_draws: int = 20) -> Float[Tensor, " B"]:

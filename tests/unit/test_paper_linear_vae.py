@@ -13,7 +13,7 @@ from models import generator
 
 from experiments import ledger
 from experiments.experiment import RunContext
-from experiments.paper.linear_vae import Figure3Upper
+from experiments.paper.linear_vae import Figure3Upper, scaled
 from mpt_lml import BernoulliPCA, data, estimators, files, grids, objectives
 from mpt_lml.results import History
 from mpt_lml.trainings import linear_vae
@@ -81,8 +81,8 @@ def test_masks_per_epoch_are_parts_of_the_data() -> None:
     def spread(masks: int) -> float:
         config = dataclasses.replace(QUICK, seeds=tuple(range(40)))
         settings = config.settings("digits")
-        begin = linear_vae.start(dataclasses.replace(settings, seeds=(4,)), 64)
-        same = {name: begin[name].repeat_interleave(40, 0) for name in ("loadings", "offset")}
+        begin = linear_vae.start(dataclasses.replace(settings, seeds=(4,)), 64, "fixed")
+        same = {name: value.repeat_interleave(40, 0) for name, value in begin.items()}
         objective = linear_vae.objective(settings, DIGITS, "fixed", masks)
         return objective(same, [generator(s) for s in range(40)]).std().item()
 
@@ -90,10 +90,10 @@ def test_masks_per_epoch_are_parts_of_the_data() -> None:
 
 
 def test_scales_of_the_start() -> None:
-    whole, all_small, encoder = (
-        linear_vae.start(QUICK.settings("digits"), 64, *scales)
-        for scales in ((1.0, 1.0), (0.01, 1.0), (1.0, 0.01))
-    )
+    settings = QUICK.settings("digits")
+    whole = linear_vae.start(settings, 64, "elbo")
+    all_small = scaled(whole, 0.01)
+    encoder = linear_vae.start(settings, 64, "elbo-small")
     for name in ("loadings", "offset", "encoder"):
         torch.testing.assert_close(all_small[name], 0.01 * whole[name])
         factor = 0.01 if name == "encoder" else 1.0

@@ -155,62 +155,43 @@ def train_linear_vae(
         x = x.to(device)
     histories: dict[str, History] = {}
     for name in names:
-        history = train_one(
-            settings, x, name, num_masks=1, progress=progress, label=name, interruptible=True
-        )
+        history = _train_one(settings, x, name, progress)
         histories[name] = history
         if history.num_epochs < settings.num_epochs:
             break
     return histories
 
 
-def train_one(
-    settings: LinearVAESettings,
-    x: Float[Tensor, "N D"],
-    name: Objective,
-    *,
-    num_masks: int,
-    scale: float = 1.0,
-    snapshots: Sequence[int] = (),
-    progress: fit.Progress = fit.silent,
-    label: str = "epoch",
-    interruptible: bool = False,
+def _train_one(
+    settings: LinearVAESettings, x: Float[Tensor, "N D"], name: Objective, progress: fit.Progress
 ) -> History:
-    """Train on one objective; all of :func:`train_linear_vae` and of the experiment passes here.
+    return fit.maximize(
+        {part: value.to(x) for part, value in start(settings, x.shape[1], name).items()},
+        objective(settings, x, name),
+        num_epochs=settings.num_epochs,
+        learning_rate=settings.learning_rate,
+        generators=generators_of_steps(settings),
+        track=tracked(settings, x),
+        track_every=settings.track_every,
+        progress=lambda items, _: progress(items, name),
+        interruptible=True,
+    )
 
-    Args:
-        settings: of the training.
-        x: zeros and ones, (N, D), on the device that computes.
-        name: what is maximized.
-        num_masks: masks an epoch, each for its part of the data.
-        scale: multiplies the start.
-        snapshots: epochs after which parameters are kept.
-        progress: shows the epochs as they pass.
-        label: what it calls them.
-        interruptible: whether an interrupt ends the training with what is trained so far.
-    """
-    encoder_scale = _SMALL_ENCODER if name == "elbo-small" else 1.0
-    begin = start(settings, x.shape[1], scale, encoder_scale)
-    if not name.startswith("elbo"):
-        begin = {part: begin[part] for part in ("loadings", "offset")}
+
+def generators_of_steps(settings: LinearVAESettings) -> list[torch.Generator]:
+    """Those of every seed's masks and noise; others drew its start."""
+    return [torch.Generator().manual_seed(seed + 1) for seed in settings.seeds]
+
+
+def tracked(settings: LinearVAESettings, x: Float[Tensor, "N D"]) -> dict[str, fit.Tracked]:
+    """The mean log p(x) by quadrature, "lml", and on the authors' 4 × 4 nodes, "read"."""
 
     def lml_on(nodes: Grid) -> fit.Tracked:
         return lambda p: objectives.mixture(p["loadings"], p["offset"], x, None, nodes)
 
     fine = grids.trapezoid(settings.latent_dim, settings.track_nodes, extent=8.0)
     published = training_grid(settings, "published")
-    return fit.maximize(
-        {part: value.to(x) for part, value in begin.items()},
-        objective(settings, x, name, num_masks),
-        num_epochs=settings.num_epochs,
-        learning_rate=settings.learning_rate,
-        generators=[torch.Generator().manual_seed(seed + 1) for seed in settings.seeds],
-        track={"lml": lml_on(fine.to(x)), "read": lml_on(published.to(x))},
-        track_every=settings.track_every,
-        snapshots=snapshots,
-        progress=lambda items, _: progress(items, label),
-        interruptible=interruptible,
-    )
+    return {"lml": lml_on(fine.to(x)), "read": lml_on(published.to(x))}
 
 
 def objective(
@@ -242,12 +223,10 @@ def training_grid(settings: LinearVAESettings, name: Objective) -> Grid:
         return grids.trapezoid(settings.latent_dim, 4)
 
 
-def start(
-    settings: LinearVAESettings, num_features: int, scale: float = 1.0, encoder_scale: float = 1.0
-) -> dict[str, Tensor]:
-    """Normal loadings, offsets and encoders of every seed, times ``scale``; (B, ...) each.
+def start(settings: LinearVAESettings, num_features: int, name: Objective) -> dict[str, Tensor]:
+    """Normal loadings, offsets and encoders of every seed, as in the authors' script; (B, ...) each.
 
-    ``scale`` 1 is the authors' script's; ``encoder_scale`` multiplies the encoder once more.
+    Objectives without an encoder get none. That of ``"elbo-small"`` is a hundredth of the others'.
     """
     K = settings.latent_dim
     generators = [torch.Generator().manual_seed(seed) for seed in settings.seeds]
@@ -257,16 +236,24 @@ def start(
 
     # In this order: it is part of the record.
     loadings = normal(num_features, K)
-    offset = scale * normal(num_features)
-    encoder = (scale * encoder_scale) * normal(K, num_features)
+    offset = normal(num_features)
+    decoder = {"loadings": loadings, "offset": offset}
+    if not name.startswith("elbo"):
+        return decoder
+    encoder = normal(K, num_features)
+    if name == "elbo-small":
+        encoder = _SMALL_ENCODER * encoder
     return {
-        "loadings": scale * loadings,
-        "offset": offset,
+        **decoder,
         "encoder": encoder,
         "encoder_log_variance": normal(K),
-        # Theirs encodes V (x − b); ours V x + c, which starts there and may leave.
-        "encoder_offset": -(encoder @ offset[..., None])[..., 0],
+        "encoder_offset": encoder_offset(encoder, offset),
     }
+
+
+def encoder_offset(encoder: Tensor, offset: Tensor) -> Float[Tensor, "seeds K"]:
+    """c = −V b: the authors' script encodes V (x − b); ours V x + c, which starts there and may leave."""
+    return -(encoder @ offset[..., None])[..., 0]
 
 
 @checked
