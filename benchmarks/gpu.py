@@ -29,7 +29,7 @@ from batches import CLS, FIRST_WORD, MASK, SEP, lines
 from torch import Tensor
 
 import mpt_score
-from mpt_lml.files import write_json
+from experiments.records import write_json
 from mpt_score import MaskedLM, networks
 from mpt_score.networks.precision import Precision, fast_precision, in_precision
 

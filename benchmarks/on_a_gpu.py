@@ -36,7 +36,7 @@ from cells import CellRun, run_notebook
 
 from experiments import experiment
 from experiments.provenance import provenance
-from mpt_lml.files import write_json
+from experiments.records import write_json
 from mpt_lml.recorded import Outcome
 
 ROOT = Path(__file__).resolve().parents[1]

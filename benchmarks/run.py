@@ -38,6 +38,7 @@ from experiments.paper import convergence
 from experiments.paper.convergence import NOISE_VARIANCE
 from experiments.paper.training import Figure2
 from experiments.provenance import provenance
+from experiments.records import write_json
 from mpt_lml import (
     HMM,
     PPCA,
@@ -52,7 +53,7 @@ from mpt_lml import (
     objectives,
     orders,
 )
-from mpt_lml.files import read_json, write_json
+from mpt_lml.files import read_json
 
 SEEDS = (4, 44, 444, 4444, 44444)
 EPOCHS = 20  # that literal training is timed on

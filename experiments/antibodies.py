@@ -24,6 +24,7 @@ from torch import Tensor
 
 from experiments.experiment import Arrays, Experiment, RunContext, seeded, setting, weights_of
 from experiments.paper.bert import curves_in_parts, design_at, each_computed_once, pair
+from experiments.records import finding_over
 from mpt_lml.checks import require_count
 from mpt_lml.data.sources import local_path, not_found, verified
 from mpt_lml.recorded import Finding, Outcome
@@ -393,17 +394,17 @@ class AntibodyCurves(AskingAntiBERTy, name="antibody-curves", resumable=True):
             findings[f"antibody-crossover/{kind}"] = Finding(*rate.tolist())
             last_rate = arrays[f"last_rate/{kind}"] / 100
             findings[f"antibody-last-crossover/{kind}"] = Finding(*last_rate.tolist())
-            findings[f"antibody-hidden/{kind}"] = Finding.over(arrays["hidden"][rows] - UNIFORM)
+            findings[f"antibody-hidden/{kind}"] = finding_over(arrays["hidden"][rows] - UNIFORM)
             below = arrays["hidden"][rows] - arrays["frequencies"][rows]
-            findings[f"antibody-frequencies/{kind}"] = Finding.over(below)
+            findings[f"antibody-frequencies/{kind}"] = finding_over(below)
             below = arrays["hidden"][rows] - arrays["positions"][rows]
-            findings[f"antibody-positions/{kind}"] = Finding.over(below)
+            findings[f"antibody-positions/{kind}"] = finding_over(below)
             findings[f"antibody-lost/{kind}"] = Finding(*arrays[f"lost/{kind}"].tolist())
             findings[f"antibody-bias/{kind}"] = Finding(*arrays[f"bias/15/{kind}"].tolist())
             findings[f"antibody-beyond/{kind}"] = Finding(*arrays[f"beyond/{kind}"].tolist())
             findings[f"antibody-spread/{kind}"] = Finding(*arrays[f"spread/{kind}"].tolist())
             above = arrays["pseudo"][rows] - arrays["log_p"][rows].mean(dim=1)
-            findings[f"antibody-pseudo/{kind}"] = Finding.over(above)
+            findings[f"antibody-pseudo/{kind}"] = finding_over(above)
         all_orders, strata = OF_ORDERS.index("all-orders"), OF_ORDERS.index("log-score")
         gain = arrays["auc_difference"][all_orders, strata]
         findings["antibody-orders"] = Finding(*gain.tolist())

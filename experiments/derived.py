@@ -10,6 +10,7 @@ from experiments.experiment import Arrays, Experiment, RunContext, setting
 from experiments.paper.table_2 import unlike_bert
 from experiments.paper.training import FixedSizes
 from experiments.paper.vit_mae import Figure6, farthest_from_bert
+from experiments.records import finding_over
 from experiments.recursion import Recursion
 from mpt_lml import data
 from mpt_lml.recorded import Finding, Outcome, load
@@ -91,7 +92,7 @@ def linear_vae(arrays: Arrays) -> dict[str, Finding]:
         "fig-3-upper/estimation": error_of_loss,
         "grid-4-by-4/published": coarse - lml,
     }
-    return {name: Finding.over(value) for name, value in values.items()}
+    return {name: finding_over(value) for name, value in values.items()}
 
 
 def independent_pixels(x: Float[Tensor, "N D"]) -> float:
@@ -117,14 +118,14 @@ def without_z(arrays: Arrays, images: dict[str, Tensor]) -> dict[str, Finding]:
     return {
         "without-z/mnist": Finding(log_p["mnist"]),
         "without-z/fashion-mnist": Finding(log_p["fashion_mnist"]),
-        "direct-share/without-z": Finding.over(share(start, reached, direct)),
+        "direct-share/without-z": finding_over(share(start, reached, direct)),
     }
 
 
 def deep_vae(arrays: Arrays) -> dict[str, Finding]:
     """Figure 3, lower: the share of the recursion, with the ELBO's end as the reference."""
     masked, elbo = arrays["track/fixed"], arrays["track/elbo"]
-    return {"claim-deep-vae-maximizes": Finding.over(share(masked[0], masked[-1], elbo[-1]))}
+    return {"claim-deep-vae-maximizes": finding_over(share(masked[0], masked[-1], elbo[-1]))}
 
 
 def recursion(arrays: Arrays) -> dict[str, Finding]:
@@ -140,7 +141,7 @@ def recursion(arrays: Arrays) -> dict[str, Finding]:
         "direct-share/exact-conditionals": "exact",
     }
     return {
-        name: Finding.over(share(start, arrays[f"lml/{row}"], arrays["lml/elbo"]))
+        name: finding_over(share(start, arrays[f"lml/{row}"], arrays["lml/elbo"]))
         for name, row in rows.items()
     }
 
@@ -163,15 +164,15 @@ def fixed_sizes(arrays: Arrays) -> dict[str, Finding]:
 
     def share_of_way(size: int) -> Finding:
         short = arrays["short/paper"][:, settings.sizes.index(size), unit_scale]
-        return Finding.over(1.0 - short.mean(dim=1) / way)
+        return finding_over(1.0 - short.mean(dim=1) / way)
 
     ends = arrays["below/paper"][:, settings.sizes.index(9), unit_scale]
     return {
         "claim-fixed-rate-maximizes": share_of_way(2),
         "fixed-rate-share/80": share_of_way(8),
         "fixed-rate-share/90": share_of_way(9),
-        "fixed-rate-maximum": Finding.over(arrays["lost/paper"][:, settings.sizes.index(2)]),
-        "same-value/90": Finding.over(ends.amax(dim=1) - ends.amin(dim=1)),
+        "fixed-rate-maximum": finding_over(arrays["lost/paper"][:, settings.sizes.index(2)]),
+        "same-value/90": finding_over(ends.amax(dim=1) - ends.amin(dim=1)),
     }
 
 
@@ -185,6 +186,6 @@ def shapes(ppca: Arrays, images: Arrays) -> dict[str, Finding]:
     rates = [round(100 * rate) for rate in settings.rates]
     sets = {name: rates for name, _, _ in settings.data_sets}
     return {
-        "fig-5-right-similar": Finding.over(unlike_bert(curve[:, :-1], percents)),
+        "fig-5-right-similar": finding_over(unlike_bert(curve[:, :-1], percents)),
         "fig-6-unlike": farthest_from_bert(images, sets),
     }

@@ -13,10 +13,11 @@ from typing import Any, ClassVar, Literal, TypeVar, dataclass_transform
 import torch
 from torch import Tensor
 
+from experiments.records import computed_once, surroundings
 from experiments.registry import EXPERIMENTS
 from mpt_lml import recorded
 from mpt_lml.checks import FilePath, checked, require_seeds
-from mpt_lml.files import book_file, computed_once, read_json, surroundings
+from mpt_lml.files import book_file, read_json
 from mpt_lml.fit import Progress, silent
 from mpt_lml.recorded import Outcome
 from mpt_score.networks import fingerprint

@@ -8,8 +8,9 @@ from functools import partial
 import torch
 
 from experiments.experiment import Arrays, Experiment, RunContext, setting, stacked
+from experiments.records import finding_over
 from mpt_lml.models.hmm import HMM
-from mpt_lml.recorded import Finding, Outcome
+from mpt_lml.recorded import Outcome
 from mpt_lml.verdicts import mean_and_error
 from mpt_score.networks.symbol_bert import SymbolBERT
 from mpt_score.trainings.known_language import (
@@ -72,7 +73,7 @@ class KnownLanguage(Experiment, name="known-language", resumable=True):
         # How much larger the smallest gap of a fixed rate is than that of uniform sizes.
         fixed = torch.stack([arrays[f"gap/{law}"] for law in LAWS if law.startswith("fixed")])
         excess = fixed - arrays["gap/uniform"]
-        least = Finding.over(excess[excess.mean(dim=1).argmin()])
+        least = finding_over(excess[excess.mean(dim=1).argmin()])
         return Outcome({"known-language-uniform-size": least}, arrays, checksum)
 
     def _compared(

@@ -5,8 +5,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from experiments.records import write_json
 from mpt_lml import verdicts
-from mpt_lml.files import book_file, read_json, write_json
+from mpt_lml.files import book_file, read_json
 from mpt_lml.recorded import Finding
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from experiments.experiment import Experiment, RunContext, seeded, setting
 from experiments.paper.convergence import NOISE, NOISE_VARIANCE
+from experiments.records import finding_over
 from mpt_lml import masks, objectives
 from mpt_lml.gaussian import LowRankPosterior, divergence
 from mpt_lml.models.ppca import PPCA
@@ -165,7 +166,7 @@ class MaskingRates(Experiment, name="masking-rates", gpu=False):
             # Root mean square error with D masks in all, over that of one mask of every size.
             square = arrays[f"few/{i}/bias"].square() + arrays[f"few/{i}/variance"]
             values[name] = (square[:, -1, count] / arrays[f"few/{i}/every_size"]).sqrt()
-        findings = {name: Finding.over(value) for name, value in values.items()}
+        findings = {name: finding_over(value) for name, value in values.items()}
         findings["25-against-15/constraint"] = Finding(_difference_under_a_constraint())
         return findings
 

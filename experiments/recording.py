@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from tqdm.auto import tqdm
 
-from experiments import ledger, provenance
+from experiments import ledger, provenance, records
 from experiments.experiment import (
     Device,
     Experiment,
@@ -22,6 +22,7 @@ from experiments.experiment import (
     context_for,
     require_known,
 )
+from experiments.records import as_dict
 from mpt_lml import files
 from mpt_lml.files import book_file
 from mpt_lml.recorded import Outcome
@@ -46,7 +47,7 @@ class Clock:
 
     def save(self) -> None:
         if self.note is not None:
-            files.write_json(self.note, self.seconds())
+            records.write_json(self.note, self.seconds())
         self.last_note = time.perf_counter()
 
     def progress(self, items: Iterable[Any], description: str) -> Iterator[Any]:
@@ -65,7 +66,7 @@ def _noted_seconds(note: Path) -> float:
     except ValueError:
         is_number = False
     if not is_number or not 0.0 <= seconds < math.inf:
-        raise files.CheckpointMismatchError(
+        raise records.CheckpointMismatchError(
             f"{note} is damaged: it must hold the seconds that the parts of this run took so far, a "
             "number. Remove it; the time is then counted from here."
         )
@@ -106,7 +107,7 @@ def run_and_store(
     is_recorded = name == experiment.name and out is None
     home = book_file("results") if is_recorded else Path(out or RESULTS_FOLDER)
     target = home / f"{name}.json"
-    files.require_target(target)
+    records.require_target(target)
     folder = _state_folder(experiment, name, checkpoints)
     clock = Clock(folder, experiment)
     context = context_for(experiment, device, clock.progress, folder)
@@ -116,13 +117,13 @@ def run_and_store(
         "experiment": experiment.name,
         "preset": preset,
         "config": dataclasses.asdict(experiment),
-        **outcome.as_dict(),
+        **as_dict(outcome),
         "seconds": clock.seconds(),
         "provenance": provenance.provenance(command, context.device.type),
     }
     # First: a finding without an entry is refused here, while nothing is written and no state is lost.
     entries = ledger.record(outcome.findings, ledger.location()) if is_recorded else []
-    files.write_json(target, content)
+    records.write_json(target, content)
     print(f"wrote {target}")
     # Only now, when the result is on disk, and only a folder that nobody named.
     if folder is not None and checkpoints is None:

@@ -16,11 +16,12 @@ from experiments.masked_vae import (
     RecursiveVariant,
 )
 from experiments.paper.deep_vae import DeepVAETraining
+from experiments.records import finding_over
 from mpt_lml import estimators, masks, scores
 from mpt_lml.masks import UniformSize
 from mpt_lml.models import vae
 from mpt_lml.models.base import ConditionalModel
-from mpt_lml.recorded import Finding, Outcome
+from mpt_lml.recorded import Outcome
 from mpt_lml.results import trapezoid_weights
 from mpt_lml.trainings.deep_vae import ELBO, FIXED, Objective, on_grid
 from mpt_lml.verdicts import mean_and_error
@@ -156,7 +157,7 @@ class Recursion(DeepVAETraining, name="recursion", resumable=True, gpu=False):
             "pseudo-gibbs-bias": arrays["conditionals/elbo/fixed"][:, 0, 1],
             "pseudo-gibbs-area": arrays["area/elbo"],
         }
-        findings = {name: Finding.over(value) for name, value in values.items()}
+        findings = {name: finding_over(value) for name, value in values.items()}
         return Outcome(findings, arrays, checksum)
 
     def _variant(

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from experiments.experiment import Experiment, RunContext, seeded, setting
 from experiments.paper.convergence import NOISE_VARIANCE, paper_masks, paper_problem
+from experiments.records import finding_over
 from mpt_lml import curves, masks, objectives
 from mpt_lml.models.ppca import PPCA
 from mpt_lml.recorded import Finding, Outcome
@@ -53,7 +54,7 @@ class Figure4(Experiment, name="figure-4", gpu=False):
                 arrays[f"score/{panel}/{draw}"] = torch.stack(scores[draw])
                 arrays[f"lml/{panel}/{draw}"] = model.log_marginal(x).mean()
             area = arrays[f"score/{panel}/paper"].sum(dim=1)
-            findings[f"fig-4-{panel}"] = Finding.over(area - arrays[f"lml/{panel}/paper"])
+            findings[f"fig-4-{panel}"] = finding_over(area - arrays[f"lml/{panel}/paper"])
         return Outcome(findings, arrays, context.checksum(used))
 
 
@@ -130,7 +131,7 @@ class CurveShape(Experiment, name="curve-shape", gpu=False):
             "closed-form-residual-k-50": closed(many, high["model"]),
             "exponential-residual-k-50": exponential(high["model"]),
         }
-        findings = {name: Finding.over(value) for name, value in values.items()}
+        findings = {name: finding_over(value) for name, value in values.items()}
         return Outcome(findings, data_sha256=context.checksum(used))
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from experiments.experiment import Experiment, RunContext, seeded, setting
 from experiments.ledger import cut_digits
+from experiments.records import finding_over
 from mpt_lml import curves, data, estimators, masks
 from mpt_lml.checks import Count, require_count
 from mpt_lml.models.ppca import PPCA
@@ -77,7 +78,7 @@ class Table1(Experiment, name="table-1"):
         estimates = torch.tensor(values, dtype=torch.float64).view(-1, len(self.seeds))
         table = {"table-1/true": Finding(float(estimators.exact(model, x)))}
         for num_masks, row in zip(self.num_masks, estimates, strict=True):
-            table[f"table-1/p{num_masks}-mean"] = Finding.over(row)
+            table[f"table-1/p{num_masks}-mean"] = finding_over(row)
             table[f"table-1/p{num_masks}-sd"] = of_spread(row.std().item(), len(row) - 1)
         # Var of the estimate at P = 1 is the sum of the variances of the sizes. From four blocks of
         # masks there are four such standard deviations, which give their mean an error.
@@ -86,7 +87,7 @@ class Table1(Experiment, name="table-1"):
         findings = {
             **table,
             "table-1-cut-digits": Finding(float(cut_digits(table))),
-            "claim-fast": Finding.over(blocks / self.num_features),  # nats per dimension
+            "claim-fast": finding_over(blocks / self.num_features),  # nats per dimension
         }
         return Outcome(findings, {"estimates": estimates}, context.checksum([x, model.loadings]))
 

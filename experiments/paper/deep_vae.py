@@ -13,6 +13,7 @@ from torch import Tensor
 
 from experiments.experiment import Experiment, RunContext, on_cpu, seeded, setting
 from experiments.masked_vae import PartialEncoder, without_mask
+from experiments.records import finding_over
 from mpt_lml import estimators
 from mpt_lml.models import vae
 from mpt_lml.models.vae import Parameters
@@ -158,14 +159,14 @@ class Figure3Lower(DeepVAETraining, name="figure-3-lower", resumable=True):
 
         def gap(name: str) -> Finding:
             of_estimates = arrays[f"error/{name}"].square() + arrays["error/fixed"].square()
-            over_seeds = Finding.over(arrays[f"lml/{name}"] - arrays["lml/fixed"])
+            over_seeds = finding_over(arrays[f"lml/{name}"] - arrays["lml/fixed"])
             error = math.hypot(over_seeds.standard_error or 0.0, of_estimates.mean().sqrt().item())
             return Finding(over_seeds.measured, error)
 
         track = arrays["track/fixed"]
         findings = {
-            "deep-vae-late-gain": Finding.over(track[-1] - track[1]),
-            "encoder-bound-gap": Finding.over(arrays["encoder/fixed"][-1] - track[-1]),
+            "deep-vae-late-gain": finding_over(track[-1] - track[1]),
+            "encoder-bound-gap": finding_over(arrays["encoder/fixed"][-1] - track[-1]),
         }
         for name in self.objectives:
             if name != "fixed":

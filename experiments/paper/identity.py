@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from experiments.experiment import Experiment, RunContext, seeded, setting
+from experiments.records import finding_over
 from mpt_lml import curves, estimators, gaussian, masks
 from mpt_lml.models.base import TractableModel
 from mpt_lml.models.ppca import PPCA
@@ -46,10 +47,10 @@ class Identity(Experiment, name="identity", gpu=False):
         bad = sum(size != 10 - size for size in range(1, 10))
         num_features, num_masked = self.text
         findings = {name: Finding(value) for name, value in measured.items()}
-        findings["eq-7"] = Finding.over(loss)
+        findings["eq-7"] = finding_over(loss)
         findings["eq-b"] = Finding(float(bad))
-        findings["eq-1"] = Finding.over(self._gap_of_equation_one(num_masked))
-        findings["gap-all-masked"] = Finding.over(self._gap_of_equation_one(num_features))
+        findings["eq-1"] = finding_over(self._gap_of_equation_one(num_masked))
+        findings["gap-all-masked"] = finding_over(self._gap_of_equation_one(num_features))
         return Outcome(findings)
 
     def _gap_of_equation_one(self, num_masked: int) -> Float[Tensor, " seeds"]:

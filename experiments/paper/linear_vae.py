@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from experiments.experiment import Experiment, RunContext, on_cpu, seeded, setting
+from experiments.records import finding_over
 from mpt_lml import data, fit, objectives
 from mpt_lml.models.ppca import PPCA
 from mpt_lml.recorded import Finding, Outcome
@@ -208,7 +209,7 @@ class Figure3Upper(Experiment, name="figure-3-upper", resumable=True):
 
     def _findings(self, arrays: dict[str, Tensor], first: str, *more: str) -> dict[str, Finding]:
         """Differences over seeds that started alike, in nats, of what was trained."""
-        findings = {"claim-elbo-suboptimal": Finding.over(arrays["gaussian"])}
+        findings = {"claim-elbo-suboptimal": finding_over(arrays["gaussian"])}
         pairs = {name: (first, *rows) for name, rows in (ON_FIRST | ON_EACH).items()}
         for other in more:
             for name, rows in ON_EACH.items():
@@ -219,7 +220,7 @@ class Figure3Upper(Experiment, name="figure-3-upper", resumable=True):
             # "lml/block/1/1" of the digits is the array "lml/digits/block/1/1".
             one, other = (row.replace("/", f"/{images}/", 1) for row in (one, other))
             if one in arrays and other in arrays:
-                findings[name] = Finding.over(arrays[one] - arrays[other])
+                findings[name] = finding_over(arrays[one] - arrays[other])
         return findings
 
 

@@ -12,6 +12,7 @@ from experiments import ledger
 from experiments.experiment import Experiment, RunContext, seeded, setting
 from experiments.paper.area import unlike
 from experiments.paper.bert import GLUE, OnSentences, pair
+from experiments.records import finding_over
 from mpt_lml.data import published_curves
 from mpt_lml.recorded import Finding, Outcome
 from mpt_lml.theory import rates
@@ -156,10 +157,10 @@ class PublishedCurves(Experiment, name="published-curves", gpu=False):
             "fig-5-right-flat": Finding(shapes["flatness"][:4].max().item()),
             "fig-5-right-tail": Finding(shapes["tail"][:4].min().item()),
             "table-2-cut-digits": Finding(float(ledger.cut_digits(table))),
-            "crossover/bert-base": Finding.over(shapes["crossover"] / 100),
+            "crossover/bert-base": finding_over(shapes["crossover"] / 100),
         }
         for rate, over in zip((15, 25, 40), shapes["bias"].T, strict=True):
-            findings[f"bias/bert-base-{rate}"] = Finding.over(over)
+            findings[f"bias/bert-base-{rate}"] = finding_over(over)
         return Outcome(findings, arrays, context.checksum(published.values()))
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from experiments.experiment import Experiment, RunContext, on_cpu, seeded, setting
 from experiments.paper.area import dense_curve, fall_beyond
 from experiments.paper.convergence import NOISE, NOISE_VARIANCE, paper_problem
+from experiments.records import finding_over
 from mpt_lml import curves, fit, masks, objectives
 from mpt_lml.data import images
 from mpt_lml.masks import SizeLaw
@@ -153,15 +154,15 @@ class Figure2(PPCATraining, name="figure-2"):
         end = fixed[last_tenth].mean(dim=0)
         loss_end = loss[last_tenth].mean(dim=0)
         return {
-            "fig-2-left": Finding.over(best - uniform_end),
+            "fig-2-left": finding_over(best - uniform_end),
             "gradient-of-all-sizes": Finding(arrays["gradient_error"].item()),
-            "claim-stochastic-gradient": Finding.over(arrays["gradient_off"]),
-            "fig-2-center": Finding.over(loss_end - end),
-            "fig-2-right": Finding.over(generating - end),
+            "claim-stochastic-gradient": finding_over(arrays["gradient_off"]),
+            "fig-2-center": finding_over(loss_end - end),
+            "fig-2-right": finding_over(generating - end),
             # The share of the distance to the maximum that training at 20 % closes.
-            "claim-lml-still-maximized": Finding.over(1 - (best - end) / (best - fixed[0])),
+            "claim-lml-still-maximized": finding_over(1 - (best - end) / (best - fixed[0])),
             "claim-same-value": Finding((loss_end.max() - loss_end.min()).item()),
-            "claim-bias-constant": Finding.over(loss_end - end - early),
+            "claim-bias-constant": finding_over(loss_end - end - early),
         }
 
 
@@ -245,12 +246,12 @@ class Figure5Left(PPCATraining, name="figure-5-left"):
         grown = (arrays["score"][-1] - arrays["score"][0]).sum().item()
         error = arrays["standard_error"][[0, -1]].square().sum().sqrt().item()
         return {
-            "fig-5-left": Finding.over((areas - arrays["lml"][arrays["epochs"]]).mean(dim=0)),
-            "claim-area-converges": Finding.over(areas[-1] - arrays["true_lml"]),
-            "claim-tail-85": Finding.over(fall_beyond(last, 0.85)),
-            "claim-flat-at-init": Finding.over(first_range / fall),
-            "fig-5-similar-low": Finding.over(first_range / rise_of_mean),
-            "flat-at-init-rise": Finding.over(first[:, -1] - first[:, 0]),
+            "fig-5-left": finding_over((areas - arrays["lml"][arrays["epochs"]]).mean(dim=0)),
+            "claim-area-converges": finding_over(areas[-1] - arrays["true_lml"]),
+            "claim-tail-85": finding_over(fall_beyond(last, 0.85)),
+            "claim-flat-at-init": finding_over(first_range / fall),
+            "fig-5-similar-low": finding_over(first_range / rise_of_mean),
+            "flat-at-init-rise": finding_over(first[:, -1] - first[:, 0]),
             "area-growth": Finding(grown, error),
         }
 
@@ -332,11 +333,11 @@ class FixedSizes(PPCATraining, name="fixed-sizes", resumable=True, gpu=False):
         reached = (arrays["below/model"] <= 1e-5).double().mean(dim=-1)[:, -1]
         short = {draw: arrays[f"short/{draw}"].mean(dim=-1)[:, fifth, 0] for draw in DRAWS}
         return {
-            "claim-varying-rates-unbiased": Finding.over(arrays["bias/paper"][0, 0]),
-            "fixed-rate-shortfall": Finding.over(short["paper"]),
-            "fixed-rate-shortfall-model": Finding.over(short["model"]),
-            "size-9-unit-starts": Finding.over(reached[:, 0]),
-            "size-9-small-starts": Finding.over(reached[:, -1]),
+            "claim-varying-rates-unbiased": finding_over(arrays["bias/paper"][0, 0]),
+            "fixed-rate-shortfall": finding_over(short["paper"]),
+            "fixed-rate-shortfall-model": finding_over(short["model"]),
+            "size-9-unit-starts": finding_over(reached[:, 0]),
+            "size-9-small-starts": finding_over(reached[:, -1]),
         }
 
 
@@ -402,8 +403,8 @@ class DigitsTraining(Experiment, name="digits-training", gpu=False):
         missing = arrays["best/train"] - arrays["early/train"]
         elsewhere = arrays["best/train"] - arrays["top/train"][:, 0]
         findings = {
-            "digits-slowness": Finding.over(1 - elsewhere / missing),
-            "digits-elsewhere": Finding.over(elsewhere),
+            "digits-slowness": finding_over(1 - elsewhere / missing),
+            "digits-elsewhere": finding_over(elsewhere),
         }
         return Outcome(findings, arrays, context.checksum(pixels.values()))
 

@@ -22,6 +22,7 @@ from experiments.experiment import (
     weights_of,
 )
 from experiments.paper.table_2 import unlike_bert
+from experiments.records import finding_over
 from mpt_lml import data, masks, scores
 from mpt_lml.models.base import Grouped
 from mpt_lml.models.ppca import PPCA
@@ -172,7 +173,7 @@ class Figure6(Experiment, name="figure-6", resumable=True):
             if self.model is None and name != "digits":  # the quick preset's, not one of the paper
                 nats = area - arrays[f"linear-area/{name}"][0]
                 bits = nats / (arrays[f"numbers/{name}"] * math.log(2))
-                findings[f"fig-6-linear/{name.replace('_', '-')}"] = Finding.over(bits)
+                findings[f"fig-6-linear/{name.replace('_', '-')}"] = finding_over(bits)
         findings["fig-6-gain"] = _smallest(gains)
         findings["fig-6-falls"] = _smallest(falls)
         findings["fig-6-flat"] = Finding(max(flatness))
@@ -247,7 +248,7 @@ class Figure6(Experiment, name="figure-6", resumable=True):
 
 def _smallest(values: Sequence[Float[Tensor, " seeds"]]) -> Finding:
     """Of several data sets the one with the smallest mean."""
-    return Finding.over(min(values, key=lambda each: each.mean().item()))
+    return finding_over(min(values, key=lambda each: each.mean().item()))
 
 
 class PreTrained(Figure6, name="figure-6-pretrained", resumable=True):
@@ -277,7 +278,7 @@ def farthest_from_bert(arrays: Arrays, percents: Mapping[str, Sequence[int]]) ->
     ``percents``: of each data set, the masking rates of its curves, which BERT-base's have as well.
     """
     distances = [
-        Finding.over(unlike_bert(arrays[f"score/{name}/trained/size"], of_set))
+        finding_over(unlike_bert(arrays[f"score/{name}/trained/size"], of_set))
         for name, of_set in percents.items()
     ]
     return max(distances, key=lambda distance: distance.measured)
@@ -308,7 +309,7 @@ class Patches(Experiment, name="patches", gpu=False):
         of_patches = area(jointly=True)
         error = (of_patches - model.log_marginal(test)).abs().max()
         findings = {
-            "claim-patches": Finding.over(of_patches - area(jointly=False)),
+            "claim-patches": finding_over(of_patches - area(jointly=False)),
             "patches-jointly": Finding(error.item()),
         }
         return Outcome(findings, data_sha256=context.checksum([x, test]))

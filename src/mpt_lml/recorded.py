@@ -1,19 +1,15 @@
 """The recorded runs behind the book: what was measured once, by a command that measures it again."""
 
-import dataclasses
 import difflib
-import math
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from mpt_lml.checks import NonNegative, checked
 from mpt_lml.files import book_file, read_json
-from mpt_lml.verdicts import mean_and_error
 
 __all__ = ["Finding", "Outcome", "load", "names"]
 
@@ -27,19 +23,12 @@ class Finding:
         measured: the number.
         standard_error: of it; None for an exact number, and where a single value has none.
 
-    >>> Finding.over(torch.tensor([1.0, 3.0]))
-    Finding(measured=2.0, standard_error=1.0)
+    >>> load("table-1").findings["table-1/p1-mean"].standard_error is None
+    False
     """
 
     measured: float
     standard_error: NonNegative | None = None
-
-    @classmethod
-    @checked(finite=False)
-    def over(cls, values: Float[Tensor, " N"]) -> "Finding":
-        """Mean of independent ``values`` and its standard error, which a single one has not."""
-        mean, error = mean_and_error(values)
-        return cls(mean.item(), error.item() if len(values) > 1 else None)
 
 
 @checked
@@ -56,8 +45,8 @@ class Outcome:
         seconds: that a recorded run took.
         provenance: of a recorded run: command, commit, machine, versions.
 
-    >>> Outcome({"gap": Finding(0.5)}, {"gaps": torch.ones(3)}).as_dict()["arrays"]
-    {'gaps': [1.0, 1.0, 1.0]}
+    >>> Outcome({"gap": Finding(0.5)}, {"gaps": torch.ones(3)}).arrays["gaps"].shape
+    torch.Size([3])
     """
 
     findings: dict[str, Finding]
@@ -67,30 +56,6 @@ class Outcome:
     settings: dict[str, Any] = field(default_factory=dict)
     seconds: NonNegative | None = None
     provenance: dict[str, Any] = field(default_factory=dict)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain lists and numbers for JSON, arrays rounded to 8 significant digits.
-
-        What is not finite becomes None, since JSON has no word for it; :func:`load` makes NaN of it.
-        """
-        content = {
-            "findings": {
-                name: dataclasses.asdict(finding) for name, finding in self.findings.items()
-            },
-            "arrays": {name: _rounded(array.tolist()) for name, array in self.arrays.items()},
-            "data_sha256": self.data_sha256,
-        }
-        if self.weights is not None:
-            content["weights"] = self.weights
-        return content
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_rounded(item) for item in value]
-    if isinstance(value, float):
-        return float(f"{value:.8g}") if math.isfinite(value) else None
-    return value
 
 
 @checked

@@ -246,7 +246,7 @@ def test_every_recorded_run_names_a_commit_of_this_history(records, history):
 
 
 def test_records_are_written_as_the_runs_write_them(records, tmp_path):
-    from mpt_lml.files import write_json
+    from experiments.records import write_json
 
     for name, record in records.items():
         write_json(tmp_path / "again.json", record)
@@ -255,7 +255,7 @@ def test_records_are_written_as_the_runs_write_them(records, tmp_path):
 
 
 def test_the_file_is_written_as_the_runs_write_it(tmp_path):
-    from mpt_lml.files import write_json
+    from experiments.records import write_json
 
     write_json(tmp_path / "again.json", json.loads(LEDGER.read_text(encoding="utf-8")))
     assert LEDGER.read_bytes() == (tmp_path / "again.json").read_bytes()

@@ -12,8 +12,9 @@ import pytest
 import torch
 from jupytext.myst import myst_to_notebook
 
+from experiments.records import as_dict, write_json
 from mpt_lml import recorded
-from mpt_lml.files import book_file, write_json
+from mpt_lml.files import book_file
 from mpt_lml.recorded import Outcome
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
@@ -50,7 +51,7 @@ def record(name: str, outcome: Outcome, folder: Path, monkeypatch: pytest.Monkey
     results = folder / "book" / "results"
     shutil.copytree(book_file("results"), results)
     about = {"config": {}, "seconds": 1.0, "provenance": {}}
-    write_json(results / f"{name}.json", about | outcome.as_dict())
+    write_json(results / f"{name}.json", about | as_dict(outcome))
 
     def in_that_book(file: str) -> Path:
         return results.parent / file

@@ -21,13 +21,14 @@ from other_device import OtherDevice
 from safetensors import safe_open
 from tiny_bert import tiny, tokenizer
 
-from experiments import antibodies, command, experiment, ledger, recording, trainings
+from experiments import antibodies, command, experiment, ledger, recording, records, trainings
 from experiments.experiment import RunContext
 from experiments.paper import training
+from experiments.records import CheckpointMismatchError, as_dict
 from experiments.registry import EXPERIMENTS, Entry
-from mpt_lml import HMM, files, recorded
+from mpt_lml import HMM, recorded
 from mpt_lml.data import image_sets
-from mpt_lml.files import CheckpointMismatchError, read_json
+from mpt_lml.files import read_json
 from mpt_lml.recorded import Finding, Outcome
 from mpt_lml.trainings import deep_vae, linear_vae
 from mpt_score import networks, texts
@@ -52,7 +53,7 @@ def test_quick_presets_run_and_their_findings_are_in_the_ledger(name: str, quick
     for found_id, found in outcome.findings.items():
         assert entries[found_id]["command"] == f"python -m experiments run {name}", found_id
         assert math.isfinite(found.measured)
-    json.dumps(outcome.as_dict(), allow_nan=False)
+    json.dumps(as_dict(outcome), allow_nan=False)
 
 
 def test_every_training_of_the_pages_can_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +66,7 @@ def test_every_training_of_the_pages_can_be_recorded(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(linear_vae, "TINY", dataclasses.replace(linear_vae.TINY, **few))
     outcome = experiment.run("trainings", device="cpu")
     assert {name.partition("/")[0] for name in outcome.arrays} == set(trainings.TRAININGS)
-    json.dumps(outcome.as_dict(), allow_nan=False)
+    json.dumps(as_dict(outcome), allow_nan=False)
 
 
 @pytest.mark.parametrize(
@@ -149,16 +150,16 @@ class TestResumableRuns:
     def test_so_is_what_another_device_or_precision_left(self, tmp_path: Path) -> None:
         work = {"a": torch.tensor(1)}
         RunContext(folder=tmp_path).computed_once("x", lambda: work)
-        with pytest.raises(files.CheckpointMismatchError, match="its device is 'cpu'"):
+        with pytest.raises(records.CheckpointMismatchError, match="its device is 'cpu'"):
             RunContext(torch.device("cuda"), folder=tmp_path).computed_once("x", lambda: work)
         with pytest.raises(
-            files.CheckpointMismatchError, match="its weights is 'absent', wanted 'b'"
+            records.CheckpointMismatchError, match="its weights is 'absent', wanted 'b'"
         ):
             RunContext(folder=tmp_path).computed_once("x", lambda: work, weights="b")
         torch.set_default_dtype(torch.float64)
         try:
             with pytest.raises(
-                files.CheckpointMismatchError, match="its precision is 'torch.float3"
+                records.CheckpointMismatchError, match="its precision is 'torch.float3"
             ):
                 RunContext(folder=tmp_path).computed_once("x", lambda: work)
         finally:
@@ -339,12 +340,12 @@ class TestArchive:
         record = {"findings": {"old": finding}, "arrays": {}, "config": {}, "provenance": {}}
         record["rerun"] = rerun
         (tmp_path / "results").mkdir()
-        files.write_json(tmp_path / "results" / "old-run.json", record)
+        records.write_json(tmp_path / "results" / "old-run.json", record)
         entries = [
             {"id": "old", "command": rerun, "unit": "nats", **finding},
             {"id": "other", "command": f"{rerun}-2", "unit": "nats", **finding},
         ]
-        files.write_json(tmp_path / "ledger.json", {"paper": [], "findings": entries})
+        records.write_json(tmp_path / "ledger.json", {"paper": [], "findings": entries})
         for module in (experiment, ledger, recorded):
             monkeypatch.setattr(module, "book_file", lambda name: tmp_path / name)
         return tmp_path
@@ -366,7 +367,7 @@ class TestArchive:
         assert "git checkout 0abc" in capsys.readouterr().err
         record = read_json(book / "results" / "old-run.json")
         del record["rerun"]
-        files.write_json(book / "results" / "old-run.json", record)
+        records.write_json(book / "results" / "old-run.json", record)
         with pytest.raises(experiment.UnknownExperimentError, match=left + "$"):
             experiment.find("old-run")
 
@@ -470,7 +471,7 @@ class TestKeptWork:
         if name in FILE_OF_A_SEED:  # others are computed
             own = shutil.copytree(folder, tmp_path / "own")
             beside = run_in(own, name, seeds=other[:1])
-            assert beside.as_dict() == run_in(tmp_path, name, seeds=other[:1]).as_dict()
+            assert as_dict(beside) == as_dict(run_in(tmp_path, name, seeds=other[:1]))
             assert contents(folder).items() < contents(own).items()
             other = seeds[::-1]
         assert "its seeds is" in refused(folder, name, seeds=other)
@@ -535,14 +536,14 @@ def test_kept_work_of_other_weights_is_refused(
     a_network(net, name)
     first = run_in(state, name, model=str(net))
     again = run_in(state, name, model=str(net))
-    assert first.as_dict() == again.as_dict()
+    assert as_dict(first) == as_dict(again)
     a_network(tmp_path / "b" / "net", name, seed=1)  # the same last name
     assert "its model is" in refused(state, name, model=str(tmp_path / "b" / "net"))
     # In place: other weights, the same weights in another function, another vocabulary.
     a_network(net, name, seed=1)
     assert "its weights is" in refused(state, name, model=str(net))
     a_network(net, name)
-    assert run_in(state, name, model=str(net)).as_dict() == first.as_dict()
+    assert as_dict(run_in(state, name, model=str(net))) == as_dict(first)
     set_in_config(net, hidden_act="relu")
     assert "its weights is" in refused(state, name, model=str(net))
     if not name.startswith("figure"):
@@ -565,7 +566,7 @@ def test_kept_work_stays_in_its_folder(
     for place in (str(path), "../lines.txt", "../here/../lines.txt"):
         options = {"model": str(tmp_path / "net"), "data_sets": (place,)}
         first = run_in(Path("state"), name, **options)
-        assert first.as_dict() == run_in(Path("state"), name, **options).as_dict()
+        assert as_dict(first) == as_dict(run_in(Path("state"), name, **options))
     kept = {each for each in tmp_path.rglob("*.safetensors") if each.parent.name != "net"}
     assert kept and all(each.is_relative_to(tmp_path / "here" / "state") for each in kept)
 
@@ -586,7 +587,7 @@ def test_a_path_is_a_setting(tmp_path: Path) -> None:
     a_network(tmp_path / "net", "figure-6")
     first = run_in(tmp_path / "state", "figure-6", model=tmp_path / "net", seeds=(4,))
     again = run_in(tmp_path / "state", "figure-6", model=tmp_path / "net", seeds=(4,))
-    assert first.as_dict() == again.as_dict()
+    assert as_dict(first) == as_dict(again)
 
 
 @pytest.mark.xdist_group("figure-6")

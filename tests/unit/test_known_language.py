@@ -17,8 +17,8 @@ from torch import Tensor
 
 from experiments.experiment import RunContext
 from experiments.known_language import KnownLanguage
+from experiments.records import CheckpointMismatchError, as_dict
 from mpt_lml import HMM, masks
-from mpt_lml.files import CheckpointMismatchError
 from mpt_lml.recorded import Finding
 from mpt_score.networks.side_by_side import Training
 from mpt_score.networks.symbol_bert import SymbolBERT
@@ -164,7 +164,7 @@ def test_the_experiment_goes_on_from_its_files(quick, tmp_path, monkeypatch) -> 
     found = Problem(HMM.cyclic(), 20, 2, generator=generator(10)).compare(net)
     assert first.arrays["gap/uniform"][0] == found["gap"]  # its weights lie beside its results
     monkeypatch.setattr(KnownLanguage, "train", None)  # calling it would fail
-    assert first.as_dict() == config.run(context).as_dict()
+    assert as_dict(first) == as_dict(config.run(context))
     files[-1].unlink()
     with pytest.raises(TypeError):
         config.run(context)

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from experiments import ledger
-from mpt_lml.files import read_json, write_json
+from experiments.records import write_json
+from mpt_lml.files import read_json
 from mpt_lml.recorded import Finding
 
 NEAR = {"test": "equivalent", "margin": 1.0, "otherwise": "refuted"}

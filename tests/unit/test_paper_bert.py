@@ -18,8 +18,9 @@ from transformers import BertForMaskedLM
 from experiments import command, experiment
 from experiments.experiment import RunContext
 from experiments.paper import bert
+from experiments.records import CheckpointMismatchError
 from mpt_lml.data import published_curves
-from mpt_lml.files import CheckpointMismatchError, read_json
+from mpt_lml.files import read_json
 from mpt_score import Design, MaskedLM, SentenceCurves, networks, texts
 from mpt_score.networks.hub import BERT_BASE, BERT_BASE_COMMIT
 

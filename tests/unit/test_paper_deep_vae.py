@@ -15,6 +15,7 @@ from models import generator
 from experiments import recursion
 from experiments.experiment import RunContext
 from experiments.paper.deep_vae import DeepVAETraining, Figure3Lower
+from experiments.records import as_dict
 from mpt_lml.models import vae
 from mpt_lml.models.base import ConditionalModel
 from mpt_lml.trainings import deep_vae
@@ -88,7 +89,7 @@ def test_an_interrupted_run_goes_on_from_what_it_has_finished(
     assert label in trained and "elbo" not in trained[: trained.index(label)]
     assert kept.items() <= {path: path.read_bytes() for path in tmp_path.iterdir()}.items()
     whole = config.run(RunContext())
-    assert resumed.as_dict() == whole.as_dict()
+    assert as_dict(resumed) == as_dict(whole)
 
 
 def parameters() -> dict[str, torch.Tensor]:

@@ -11,10 +11,10 @@ import pytest
 import torch
 from models import generator
 
-from experiments import ledger
+from experiments import ledger, records
 from experiments.experiment import RunContext
 from experiments.paper.linear_vae import Figure3Upper, scaled
-from mpt_lml import BernoulliPCA, data, estimators, files, grids, objectives
+from mpt_lml import BernoulliPCA, data, estimators, grids, objectives
 from mpt_lml.results import History
 from mpt_lml.trainings import linear_vae
 
@@ -124,7 +124,7 @@ def test_a_run_says_all_that_the_ledger_asks_of_its_data(tmp_path: Path) -> None
     for name, value in arrays.items():
         torch.testing.assert_close(again.arrays[name], value, rtol=0, atol=0, equal_nan=True)
     other = dataclasses.replace(SHORT, learning_rate=0.02)  # not passed over in silence
-    with pytest.raises(files.CheckpointMismatchError, match="learning_rate"):
+    with pytest.raises(records.CheckpointMismatchError, match="learning_rate"):
         other.run(RunContext(folder=tmp_path))
 
 

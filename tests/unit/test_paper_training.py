@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from experiments import records
 from experiments.experiment import RunContext
 from experiments.paper import training
 from experiments.paper.training import NOISE, DigitsTraining, Figure2, FixedSizes
-from mpt_lml import files, fit, masks
+from mpt_lml import fit, masks
 from mpt_lml.recorded import Outcome
 from mpt_lml.results import Maxima
 
@@ -116,7 +117,7 @@ def test_a_run_goes_on_from_its_cells_and_from_no_other_settings(
     for name, values in first.arrays.items():
         assert torch.equal(again.arrays[name], values)
     other = dataclasses.replace(SHORT, scales=(1.0, 0.2))
-    with pytest.raises(files.CheckpointMismatchError, match="scales"):
+    with pytest.raises(records.CheckpointMismatchError, match="scales"):
         other.run(RunContext(folder=folder))
 
 

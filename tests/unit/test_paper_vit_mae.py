@@ -15,8 +15,9 @@ from models import generator
 from experiments import command, experiment, ledger
 from experiments.experiment import RunContext
 from experiments.paper import vit_mae
+from experiments.records import CheckpointMismatchError
 from mpt_lml import PPCA, data, masks
-from mpt_lml.files import CheckpointMismatchError, read_json
+from mpt_lml.files import read_json
 from mpt_lml.models.base import Grouped
 from mpt_score.networks import hub, small_mae
 from mpt_score.networks.vit_mae import ViTMAE

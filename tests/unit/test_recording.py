@@ -9,7 +9,8 @@ import torch
 
 from experiments import command, experiment, ledger, recording
 from experiments.experiment import RunContext
-from mpt_lml.files import CheckpointMismatchError, read_json, write_json
+from experiments.records import CheckpointMismatchError, write_json
+from mpt_lml.files import read_json
 from mpt_lml.recorded import Finding, Outcome
 
 

@@ -17,8 +17,9 @@ from first_steps import START_OF_ONE_CYCLE, after_adamw, clipped_to
 from other_device import OtherDevice
 
 from experiments.experiment import RunContext
+from experiments.records import CheckpointMismatchError
 from experiments.small_bert import SmallBert
-from mpt_lml.files import CheckpointMismatchError, read_json
+from mpt_lml.files import read_json
 from mpt_lml.recorded import Finding
 from mpt_score import networks, texts
 from mpt_score.trainings import small_bert

@@ -285,7 +285,6 @@ def results() -> list[Call]:
         valid(recorded.load, "table-1"),
         valid(recorded.names),
         valid(recorded.Finding, 0.5, 0.1),
-        valid(recorded.Finding.over, torch.ones(3)),
         valid(
             recorded.Outcome,
             {"gap": recorded.Finding(0.5)},
