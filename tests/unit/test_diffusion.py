@@ -105,13 +105,6 @@ class TestNelbo:
         # Rounding: D levels of de Casteljau's algorithm, some ε each, of D numbers of size 1.
         assert abs(found + score.sum()) < 1e-15 * max(num_features, 10) ** 2
 
-    def test_few_nodes_are_taken_as_asked(self) -> None:
-        """One node integrates a line, and D = 2 with ρ = t² has degree three."""
-        score = torch.tensor([-1.0, -3.0], **f64)
-        assert abs(diffusion.nelbo(score, linear, 1) - 4.0) < 1e-14
-        by_hand = 2.0 * 2.0 * 0.5 * (1.0 + 2.0 * 0.25)  # D ρ' |S̃(ρ)| at t = 1/2
-        assert abs(diffusion.nelbo(score, torch.square, 1) - by_hand) < 1e-14
-
     def test_a_schedule_that_begins_above_zero_leaves_that_out(self) -> None:
         score = -torch.rand(16, generator=generator(3), **f64)
         found = diffusion.nelbo(score, lambda time: 5e-4 + (1.0 - 5e-4) * time)
@@ -128,9 +121,10 @@ class TestNelbo:
     @pytest.mark.bad_input
     def test_a_schedule_too_steep_for_its_nodes_is_refused(self) -> None:
         score = -torch.rand(16, generator=generator(3), **f64)
-        with pytest.raises(ValueError, match=r"misses −Σ_M S\(M\) by 0\.\d+ nats.*num_nodes"):
+        with pytest.raises(
+            ValueError, match=r"misses −Σ_M S\(M\) by 0\.\d+ nats\. Give a smoother one"
+        ):
             diffusion.nelbo(score, torch.sqrt)
-        assert abs(diffusion.nelbo(score, torch.sqrt, 1000) + score.sum()) < 1e-3
 
 
 class TestSteps:

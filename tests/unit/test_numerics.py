@@ -115,7 +115,7 @@ def theory() -> dict[str, Callable[[], Iterable[Tensor]]]:
         ).values(),
         "efficiency": lambda: [information.efficiency(2), information.gradient_rms()],
         "law_efficiency": lambda: [information.law_efficiency(uniform, masks_per_datum=2)],
-        "best_law": lambda: information.best_law(2),
+        "best_law": lambda: information.best_law(),
         "diffusion": lambda: [
             diffusion.bernstein(score, time),
             diffusion.nelbo(score, torch.square),

@@ -507,7 +507,7 @@ def theory() -> list[Call]:
         valid(chains.rate_noise, blocks, shares),
         valid(diffusion.bernstein, score, torch.tensor([0.0, 0.5, 1.0]).double()),
         valid(diffusion.schedule_derivative, torch.square, torch.tensor([0.0, 0.5])),
-        valid(diffusion.nelbo, score, torch.square, 8),
+        valid(diffusion.nelbo, score, torch.square),
         valid(diffusion.step_elbo, score, torch.square, 2),
         valid(diffusion.block_elbo, score, 3),
         valid(diffusion.sample, HMM, steps, generator=at()),
@@ -530,7 +530,7 @@ def theory() -> list[Call]:
             torch.ones(3).double(),
             masks_per_datum=1,
         ),
-        valid(information.best_law, 1),
+        valid(information.best_law),
         valid(rates.chain_crossover, torch.arange(1.0, 90.0).double().log()),
         valid(
             rates.crossover,

@@ -6,7 +6,7 @@ masked with that probability, independently. A curve is the tensor (..., D) of S
 
 import math
 from collections.abc import Callable
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,7 +15,6 @@ from torch import Tensor
 
 from mpt_lml.checks import (
     Count,
-    Within,
     check,
     checked,
     require_answer,
@@ -119,43 +118,36 @@ def _rate_at(schedule: Schedule, time: Tensor) -> Tensor:
 
 
 @checked(finite=False)
-def nelbo(
-    score: Float[Tensor, "*B D"],
-    schedule: Schedule,
-    num_nodes: Annotated[int, Within(1, MOST_NODES)] | None = None,
-) -> Float[Tensor, "*B"]:
+def nelbo(score: Float[Tensor, "*B D"], schedule: Schedule) -> Float[Tensor, "*B"]:
     """Negative evidence lower bound of masked diffusion in continuous time, by Gauss–Legendre.
 
     −∫_0^1 ρ'(t)/ρ(t) E[Σ_{j masked at t} log q(x_j | x_R)] dt = −∫ ρ'(t) D S̃(ρ(t)) dt
     (Sahoo et al. 2024; Shi et al. 2024). For every schedule that all coordinates share it is −Σ_M S(M).
+    The integral has so many nodes that it is exact up to rounding for smooth schedules, to t⁴ and
+    somewhat steeper.
 
     Args:
         score: S(x; M) for M = 1..D, nats, (..., D).
         schedule: mask rates, increasing from 0 at 0 to 1 at 1, that can be differentiated.
-        num_nodes: of the integration over time. By default so many that the integral is exact up to
-            rounding for smooth schedules, to t⁴ and somewhat steeper, and what misses −Σ_M S(M) is
-            refused; with a number of your own it is as near as they bring it.
 
     Returns:
         Nats, (...).
 
     Raises:
-        ValueError: for what is no schedule, and by default for one that is so steep somewhere, such as
-            √t at 0, that the integral misses −Σ_M S(M) by a millionth of
-            D times the largest score.
+        ValueError: for what is no schedule, and for one that is so steep somewhere, such as √t at 0,
+            that the integral misses −Σ_M S(M) by a millionth of D times the largest score.
 
     >>> nelbo(torch.tensor([-1.0, -2.0]).double(), torch.square).float()
     tensor(3.)
     """
     num_features = score.shape[-1]
-    rule = np.polynomial.legendre.leggauss(num_nodes or _num_nodes(num_features))
+    rule = np.polynomial.legendre.leggauss(_num_nodes(num_features))
     nodes, weights = double(score).new_tensor(np.stack(rule))
     time = 0.5 * (nodes + 1.0)
     heights = num_features * bernstein(score, _rate_at(schedule, time))
     integrand = 0.5 * weights * schedule_derivative(schedule, time) * heights
     bound = -integrand.sum(dim=-1)
-    if num_nodes is None:
-        _require_area(bound, score, schedule)
+    _require_area(bound, score, schedule)
     return bound
 
 
@@ -179,7 +171,7 @@ def _require_area(bound: Tensor, score: Tensor, schedule: Schedule) -> None:
     if (missed > allowed * largest).any():
         raise ValueError(
             "schedule is so steep somewhere that the integral over time misses −Σ_M S(M) by "
-            f"{missed.max().item():.2g} nats. Give a smoother one, or more nodes (num_nodes)."
+            f"{missed.max().item():.2g} nats. Give a smoother one."
         )
 
 

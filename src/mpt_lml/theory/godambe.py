@@ -463,15 +463,12 @@ class Godambe:
         return self._efficiency_of(sensitivity, variability, weight)
 
     @checked
-    def best_law(self, masks_per_datum: Count = 1) -> BestLaw:
-        """The law of sizes with most information, its efficiency, and what no law exceeds.
+    def best_law(self) -> BestLaw:
+        """The law of sizes with most information at one mask per datum, and what no law exceeds.
 
-        Every size has the best *matrix* to multiply its gradient by (Godambe's weights, H_M J_M⁻¹ at
-        one mask per datum). The loss is convex in the law then; its slope is that of the equivalence
+        Every size has the best *matrix* to multiply its gradient by (Godambe's weights, H_M J_M⁻¹).
+        The loss is convex in the law then; its slope is that of the equivalence
         theorem (Kiefer & Wolfowitz 1960) and bounds the optimum. By multiplicative steps.
-
-        Args:
-            masks_per_datum: independent masks of each datum.
 
         Returns:
             ``probabilities`` (S,), and two shares, ``efficiency`` and ``bound``.
@@ -485,11 +482,11 @@ class Godambe:
                 "best_law needs sizes that identify the parameters, and those given do not, even "
                 "together: with some parameters the masked scores do not change. Add sizes."
             )
-        signal, between = self._whitened_draws(masks_per_datum)
+        signal = self._whitened_draws()
         num_sizes, _, num_parameters = signal.shape
         law = torch.full_like(signal[:, 0, 0], 1.0 / num_sizes)
         for _ in range(_MAX_STEPS):
-            loss, slope = _loss_of_law(law, signal, between, masks_per_datum)
+            loss, slope = _loss_of_law(law, signal)
             gap = slope.max() - law @ slope
             if gap < 1e-6 * loss:
                 break
@@ -574,10 +571,8 @@ class Godambe:
         left = torch.linalg.solve_triangular(factor, double(matrices), upper=False)
         return torch.linalg.solve_triangular(factor, left.mT, upper=False).mT
 
-    def _whitened_draws(
-        self, masks_per_datum: int
-    ) -> tuple[Float[Tensor, "S Q Q"], Float[Tensor, "SQ SQ"]]:
-        """What one draw of each size tells of the score, and the covariance that draws share.
+    def _whitened_draws(self) -> Float[Tensor, "S Q Q"]:
+        """What one draw of each size tells of the score.
 
         A draw of size M is root_Mᵀ ψ, of unit covariance where J_M is not singular.
         """
@@ -596,9 +591,7 @@ class Godambe:
         unseen = self.rounding + self._entry_error(self.sensitivity).max() * (epsilon / _EPSILON)
         unseen = unseen.clamp(max=max(_MOST_SINGULAR, 10.0 * epsilon) * signal_of_direction.max())
         _require_known(is_known | (signal_of_direction <= unseen), relative)
-        between = root.mT[:, None] @ self._whitened(self.shared) @ root[None]
-        between = between.movedim(2, 1).flatten(2).flatten(0, 1)
-        return signal, between * (1.0 - 1.0 / masks_per_datum)
+        return signal
 
 
 class _Moments(NamedTuple):
@@ -635,19 +628,14 @@ def _products(
 
 
 def _loss_of_law(
-    law: Float[Tensor, " S"],
-    signal: Float[Tensor, "S Q Q"],
-    between: Float[Tensor, "SQ SQ"],
-    masks_per_datum: int,
+    law: Float[Tensor, " S"], signal: Float[Tensor, "S Q Q"]
 ) -> tuple[Float[Tensor, ""], Float[Tensor, " S"]]:
     """tr of the inverse information of a law, and minus its slope in each probability."""
     num_parameters = signal.shape[2]
-    scale = (masks_per_datum * law).sqrt().repeat_interleave(num_parameters)[:, None]
-    covariance = torch.eye(len(scale)).to(signal) + scale * between * scale.mT
+    scale = law.sqrt().repeat_interleave(num_parameters)[:, None]
     scaled_signal = scale * signal.flatten(0, 1)
-    solved = torch.linalg.solve(covariance, scaled_signal)
-    inverse = torch.linalg.inv(scaled_signal.mT @ solved)
-    squares = (solved @ inverse).unflatten(0, signal.shape[:2]).square()
+    inverse = torch.linalg.inv(scaled_signal.mT @ scaled_signal)
+    squares = (scaled_signal @ inverse).unflatten(0, signal.shape[:2]).square()
     return inverse.trace(), squares.sum(dim=(1, 2)) / law
 
 
