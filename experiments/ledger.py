@@ -192,8 +192,7 @@ def record(findings: Mapping[str, Finding], path: Path) -> list[dict[str, Any]]:
 def compare(name: str | None, path: Path) -> list[dict[str, Any]]:
     """The entries of the ledger at ``path`` that the experiment ``name`` measured (``None``: all).
 
-    The command of an entry ends in the name, as in ``python -m experiments run table-1``, also where it
-    begins with what brings back code that left, ``git checkout COMMIT && ...``.
+    The command of an entry ends in the name, as in ``python -m experiments run table-1``.
     """
     if name is None:
         return entries(path)

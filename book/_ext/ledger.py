@@ -7,6 +7,7 @@
 ``{verdict-meanings}``   what each verdict means
 ``{stored-results}``     the full-scale runs the book carries: how to repeat them, where they came from
 ``{measured}`ID` ``         a measured value in a sentence, ± its standard error; ``ID %`` in percent
+``{recorded}`RUN ID` ``   the same of a finding of a run whose code left: from its record, not the ledger
 ``{build-environment}``  versions and hardware this build ran on
 
 The form of the ledger is ``ledger_schema.json`` beside this file. A verdict that
@@ -356,6 +357,20 @@ def measured(name, rawtext, text, lineno, inliner, options=None, content=None): 
     raise ExtensionError(f"{{measured}}: no measured entry {wanted!r} in {LEDGER}")
 
 
+def recorded(name, rawtext, text, lineno, inliner, options=None, content=None):  # type: ignore[no-untyped-def]
+    """The role of that name: a finding of a record, which no entry of the ledger has to repeat."""
+    run, _, wanted = text.partition(" ")
+    record = f"{RESULTS}/{run}.json"
+    env = inliner.document.settings.env
+    env.note_dependency(record)
+    try:
+        stored = json.loads(Path(env.srcdir, record).read_text(encoding="utf-8"))
+        finding = stored["findings"][wanted]
+    except (OSError, KeyError) as error:
+        raise ExtensionError(f"{{recorded}}: no finding {wanted!r} in {record}") from error
+    return [nodes.Text(format_measured(SimpleNamespace(**finding, unit="")))], []
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("ledger", LedgerTable)
     app.add_directive("ledger-findings", LedgerFindings)
@@ -365,6 +380,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("stored-results", StoredResults)
     app.add_directive("build-environment", BuildEnvironment)
     app.add_role("measured", measured)
+    app.add_role("recorded", recorded)
     # A broken ledger stops the build before the first page; one that is not is read this once.
     read = lambda app: setattr(app, "ledger", read_ledger(Path(app.srcdir, LEDGER)))  # noqa: E731
     app.connect("builder-inited", read)

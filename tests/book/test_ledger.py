@@ -108,10 +108,10 @@ def _finding(**changes):
     return {**finding, **changes}
 
 
-def _commit_and_experiment(command: str) -> tuple[str | None, str]:
-    """What a command checks out before it runs, if anything, and what it runs."""
-    program = r"git checkout (\w+) && make env && \.venv/bin/mpt-lml|python -m experiments"
-    commit, name = re.fullmatch(rf"(?:{program}) run ([a-z0-9-]+)", command).groups()
+def _commit_and_experiment(command: str) -> tuple[str, str]:
+    """What the command of an archived run checks out, and what it runs."""
+    program = r"git checkout (\w+) && make env && \.venv/bin/mpt-lml run ([a-z0-9-]+)"
+    commit, name = re.fullmatch(program, command).groups()
     return commit, name
 
 
@@ -192,36 +192,28 @@ def test_chapters_exist():
 
 
 def test_commands_name_experiments_that_exist():
-    """In the packages, or in the commit that the command checks out."""
     from experiments import experiment
 
     for entry in (*COMMITTED.paper, *COMMITTED.findings):
-        commit, name = _commit_and_experiment(entry.command)
-        if commit is None:
-            assert name in experiment.names(), entry.id
+        name = entry.command.removeprefix("python -m experiments run ")
+        assert name in experiment.names(), entry.id
 
 
-def test_an_experiment_that_left_is_run_by_one_command(records):
-    """What its record says is what stands with each of its entries."""
+def test_the_record_of_an_experiment_that_left_says_how_to_run_it(records):
     from experiments import experiment
 
     archived = {name: record["rerun"] for name, record in records.items() if "rerun" in record}
     assert {name for name in records if name not in experiment.names()} == archived.keys()
     for name, command in archived.items():
-        commit, named = _commit_and_experiment(command)
-        assert commit is not None and named == name
-    for entry in (*COMMITTED.paper, *COMMITTED.findings):
-        _, name = _commit_and_experiment(entry.command)
-        if name in archived:
-            assert entry.command == archived[name], entry.id
+        _, named = _commit_and_experiment(command)
+        assert named == name
 
 
-def test_a_commit_that_a_command_checks_out_is_of_this_history_and_has_the_experiment(history):
-    commands = {entry.command for entry in (*COMMITTED.paper, *COMMITTED.findings)}
+def test_a_commit_that_a_record_names_is_of_this_history_and_has_the_experiment(history, records):
     of_commit = defaultdict(set)
-    for command in commands:
-        commit, name = _commit_and_experiment(command)
-        if commit is not None:
+    for record in records.values():
+        if "rerun" in record:
+            commit, name = _commit_and_experiment(record["rerun"])
             of_commit[commit].add(name)
     assert of_commit
     for commit, names in of_commit.items():
@@ -305,8 +297,8 @@ BROKEN = {
     "an empty statement": ({"says": " "}, "does not match"),
     "a chapter that is no docname": ({"chapter": "05"}, "'05' does not match"),
     "a command that is none": ({"command": "make it so"}, "'make it so' does not match"),
-    "a command that checks out no commit": (
-        {"command": "git checkout main && make env && .venv/bin/mpt-lml run identity"},
+    "a command of an archived run": (
+        {"command": "git checkout 0123456 && make env && .venv/bin/mpt-lml run identity"},
         "mpt-lml run identity' does not match",
     ),
     "an id that is no id": ({"id": "Eq. 1"}, "'Eq. 1' does not match"),
@@ -531,6 +523,28 @@ def test_the_page_follows_the_file_and_a_broken_file_stops_the_build(small_site)
     assert result.returncode != 0
     assert path.name in result.stderr
     assert "'eq-1'" in result.stderr
+
+
+def test_a_finding_of_an_archived_run_is_printed_from_its_record(small_site):
+    folder, build = small_site
+    _write(folder / "book", [_entry()])
+    results = folder / "book" / "results"
+    results.mkdir()
+    finding = {"measured": -87.04, "standard_error": 8.61}
+    record = json.dumps({"findings": {"images/other": finding}})
+    (results / "old-run.json").write_text(record, encoding="utf-8")
+    page = folder / "book" / "map.rst"
+    for name, is_there in (("images/other", True), ("images/none", False)):
+        page.write_text(
+            f"Map\n===\n\n.. toctree::\n\n   01-first\n\nIt is :recorded:`old-run {name}`.\n"
+        )
+        result = build()
+        assert (result.returncode == 0) == is_there, result.stderr
+        if is_there:
+            text = _text((folder / "_build" / "book" / "map.html").read_text(encoding="utf-8"))
+            assert "It is −87.0 ± 8.6." in text
+        else:
+            assert "no finding 'images/none' in book/results/old-run.json" in result.stderr
 
 
 def test_a_recorded_run_is_listed_with_where_it_came_from(small_site):

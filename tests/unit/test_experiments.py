@@ -334,26 +334,21 @@ class TestArchive:
 
     @pytest.fixture(autouse=True)
     def book(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-        """A folder like ``book`` with one record and its entries in the ledger."""
+        """A folder like ``book`` with one record, of which the ledger says nothing."""
         rerun = "git checkout 0abc && mpt-lml run old-run"
         finding = {"measured": 2.5, "standard_error": None}
         record = {"findings": {"old": finding}, "arrays": {}, "config": {}, "provenance": {}}
         record["rerun"] = rerun
         (tmp_path / "results").mkdir()
         records.write_json(tmp_path / "results" / "old-run.json", record)
-        entries = [
-            {"id": "old", "command": rerun, "unit": "nats", **finding},
-            {"id": "other", "command": f"{rerun}-2", "unit": "nats", **finding},
-        ]
-        records.write_json(tmp_path / "ledger.json", {"paper": [], "findings": entries})
+        records.write_json(tmp_path / "ledger.json", {"paper": [], "findings": []})
         for module in (experiment, ledger, recorded):
             monkeypatch.setattr(module, "book_file", lambda name: tmp_path / name)
         return tmp_path
 
-    def test_it_is_compared(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_the_ledger_has_nothing_to_compare(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert command.main(["compare", "old-run"]) == 0
-        rows = capsys.readouterr().out.splitlines()[1:]
-        assert [row.split() for row in rows] == [["old", "2.5", "–", "nats"]]
+        assert capsys.readouterr().out == "the ledger has no entry for this experiment\n"
 
     @pytest.mark.bad_input
     def test_whoever_runs_it_is_told_how(
