@@ -23,8 +23,9 @@ from mpt_lml.trainings.deep_vae import (
     NUM_ROUNDS,
     DeepVAESettings,
     Draws,
+    Noise,
     Objective,
-    draw_for_masks,
+    for_masks,
     masks_from,
     normal,
 )
@@ -36,11 +37,8 @@ class MaskedObjective(Objective):
 
     law: SizeLaw = FIXED
 
-    def draw(
-        self, shape: tuple[int, int], settings: DeepVAESettings, generator: torch.Generator
-    ) -> dict[str, Tensor]:
-        of_masks = draw_for_masks(*shape, generator)
-        return of_masks | self.draw_noise(shape, settings, generator)
+    def noise(self, shape: tuple[int, int], settings: DeepVAESettings) -> dict[str, Noise]:
+        return for_masks(*shape) | self.other_noise(shape, settings)
 
     def moved(self, draws: Draws, device: torch.device) -> dict[str, Tensor]:
         others = {key: value for key, value in draws.items() if key not in ("shift", "order")}
@@ -52,9 +50,7 @@ class MaskedObjective(Objective):
         return self.score(parameters, x, draws["mask"], draws, settings)
 
     @abstractmethod
-    def draw_noise(
-        self, shape: tuple[int, int], settings: DeepVAESettings, generator: torch.Generator
-    ) -> dict[str, Tensor]:
+    def other_noise(self, shape: tuple[int, int], settings: DeepVAESettings) -> dict[str, Noise]:
         """The random numbers besides the masks'."""
 
     @abstractmethod
@@ -84,16 +80,14 @@ class RecursiveVariant(MaskedObjective):
     filled_with_draws: bool = False
     gradient: Literal["last", "all", "decoder"] = "last"
 
-    def draw_noise(
-        self, shape: tuple[int, int], settings: DeepVAESettings, generator: torch.Generator
-    ) -> dict[str, Tensor]:
+    def other_noise(self, shape: tuple[int, int], settings: DeepVAESettings) -> dict[str, Noise]:
         num_images, num_features = shape
         num_before = self.num_rounds - 1
         num_draws = num_before + self.num_samples
-        draws = {"noise": normal(num_draws, num_images, settings.latent_dim, generator)}
+        noise = {"noise": normal(num_draws, num_images, settings.latent_dim)}
         if self.filled_with_draws:
-            draws["pixel_noise"] = normal(num_before, num_images, num_features, generator)
-        return draws
+            noise["pixel_noise"] = normal(num_before, num_images, num_features)
+        return noise
 
     def score(
         self,
@@ -149,11 +143,8 @@ class EncoderByELBO(RecursiveVariant):
     def __init__(self) -> None:
         super().__init__(gradient="decoder")
 
-    def draw(
-        self, shape: tuple[int, int], settings: DeepVAESettings, generator: torch.Generator
-    ) -> dict[str, Tensor]:
-        of_score = super().draw(shape, settings, generator)
-        return of_score | ELBO().draw(shape, settings, generator)
+    def noise(self, shape: tuple[int, int], settings: DeepVAESettings) -> dict[str, Noise]:
+        return super().noise(shape, settings) | ELBO().noise(shape, settings)
 
     def value(
         self, parameters: Parameters, x: Tensor, draws: Draws, settings: DeepVAESettings
@@ -192,10 +183,8 @@ class PartialEncoder(MaskedObjective):
     def of_images(self, parameters: Parameters) -> Parameters:
         return without_mask(parameters)
 
-    def draw_noise(
-        self, shape: tuple[int, int], settings: DeepVAESettings, generator: torch.Generator
-    ) -> dict[str, Tensor]:
-        return {"noise": normal(self.num_samples, shape[0], settings.latent_dim, generator)}
+    def other_noise(self, shape: tuple[int, int], settings: DeepVAESettings) -> dict[str, Noise]:
+        return {"noise": normal(self.num_samples, shape[0], settings.latent_dim)}
 
     def score(
         self,
@@ -252,11 +241,9 @@ class Exact(Objective):
     num_masks = 4
     nodes_per_axis = 20
 
-    def draw(
-        self, shape: tuple[int, int], settings: DeepVAESettings, generator: torch.Generator
-    ) -> dict[str, Tensor]:
-        of_masks = draw_for_masks(self.num_masks, shape[1], generator)
-        return of_masks | {"of_grid": torch.rand(settings.latent_dim, generator=generator)}
+    def noise(self, shape: tuple[int, int], settings: DeepVAESettings) -> dict[str, Noise]:
+        of_grid = Noise(torch.rand, (settings.latent_dim,))
+        return for_masks(self.num_masks, shape[1]) | {"of_grid": of_grid}
 
     def moved(self, draws: Draws, device: torch.device) -> dict[str, Tensor]:
         return {

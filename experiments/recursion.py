@@ -23,7 +23,7 @@ from mpt_lml.models import vae
 from mpt_lml.models.base import ConditionalModel
 from mpt_lml.recorded import Outcome
 from mpt_lml.results import trapezoid_weights
-from mpt_lml.trainings.deep_vae import ELBO, FIXED, Objective, on_grid
+from mpt_lml.trainings.deep_vae import ELBO, FIXED, Objective, drawn, on_grid
 from mpt_lml.verdicts import mean_and_error
 
 VARIANTS: dict[str, MaskedObjective] = {
@@ -210,11 +210,8 @@ class Recursion(DeepVAETraining, name="recursion", resumable=True, gpu=False):
         settings = self.settings
         values = []
         for _ in range(self.repeats):
-            of_runs = [
-                variant.draw_noise((images.shape[1], images.shape[2]), settings, generator)
-                for generator in generators
-            ]
-            draws = {name: torch.stack([run[name] for run in of_runs]) for name in of_runs[0]}
+            noise = variant.other_noise((images.shape[1], images.shape[2]), settings)
+            draws = {name: value[0] for name, value in drawn(noise, 1, generators).items()}
             values.append(variant.score(double, images, hidden, draws, settings))
         trained_on = torch.stack(values)
         tables = [on_grid(model).log_conditional(x, mask) for model in self.models(parameters)]

@@ -15,7 +15,7 @@ from experiments import recursion
 from experiments.masked_vae import MaskedObjective, PartialEncoder, RecursiveVariant, without_mask
 from mpt_lml import GridConditional, grids, masks, objectives, scores
 from mpt_lml.models import vae
-from mpt_lml.trainings.deep_vae import TINY, RecursiveScore, train_deep_vae
+from mpt_lml.trainings.deep_vae import TINY, RecursiveScore, drawn, train_deep_vae
 
 CONFIG = recursion.Recursion.preset("quick")
 X = CONFIG.images()[:60]
@@ -186,11 +186,8 @@ def test_every_variant_takes_a_step() -> None:
         start = variant.networks(64, settings, generators)
         weights = {key: value.requires_grad_() for key, value in start.items()}
         x = X.expand(2, -1, -1)
-        drawn = [variant.draw((60, 64), settings, each) for each in generators]
-        stacked = {key: torch.stack([run[key] for run in drawn])[None] for key in drawn[0]}
-        draws = {
-            key: value[0] for key, value in variant.moved(stacked, torch.device("cpu")).items()
-        }
+        block = drawn(variant.noise((60, 64), settings), 1, generators)
+        draws = {key: value[0] for key, value in variant.moved(block, torch.device("cpu")).items()}
         value = variant.value(weights, x, draws, settings)
         gradients = torch.autograd.grad(value.sum(), list(weights.values()))
         assert all(gradient.abs().sum() > 0 for gradient in gradients), name

@@ -1,9 +1,8 @@
-"""``mpt_lml.trainings.deep_vae``: draws ahead, interrupts, another device, a graph."""
+"""``mpt_lml.trainings.deep_vae``: the objective, a step, draws ahead, interrupts, another device."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -32,9 +31,8 @@ def test_the_full_settings_are_those_of_the_experiment() -> None:
 @pytest.mark.parametrize("law", [FixedRate(0.33), UniformSize()])
 def test_masks_that_are_drawn_ahead_are_stratified_masks(law: masks.SizeLaw) -> None:
     wanted = masks.stratified_masks(5, 7, law, generator=[generator(1), generator(2)])
-    drawn = [deep_vae.draw_for_masks(5, 7, generator(seed)) for seed in (1, 2)]
-    stacked = {name: torch.stack([run[name] for run in drawn])[None] for name in drawn[0]}
-    mask = deep_vae.masks_from(stacked, law, torch.device("cpu"))
+    block = deep_vae.drawn(deep_vae.for_masks(5, 7), 1, [generator(1), generator(2)])
+    mask = deep_vae.masks_from(block, law, torch.device("cpu"))
     assert torch.equal(mask[0], wanted)
 
 
@@ -96,8 +94,7 @@ def test_a_training_that_leaves_the_numbers_says_where() -> None:
 def test_on_another_device_the_numbers_are_the_same(name: str) -> None:
     here = train_deep_vae(SHORT, ALL[name])
     with OtherDevice() as other:
-        with pytest.warns(UserWarning, match="cannot be recorded as a CUDA graph here"):
-            there = train_deep_vae(SHORT, ALL[name], device=other.device)
+        there = train_deep_vae(SHORT, ALL[name], device=other.device)
         assert there.log_p_x.device.type == "cuda"
         values, objective = there.log_p_x.cpu(), there.objective.cpu()
     torch.testing.assert_close(values, here.log_p_x, rtol=0, atol=1e-4)
@@ -105,10 +102,7 @@ def test_on_another_device_the_numbers_are_the_same(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_between_evaluations_no_step_waits_for_the_device(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(deep_vae, "_recorded", lambda update: update)
+def test_between_evaluations_no_step_waits_for_the_device(name: str) -> None:
     waits = []
     for num_steps in (2, 14):
         with OtherDevice() as other:
@@ -116,23 +110,3 @@ def test_between_evaluations_no_step_waits_for_the_device(
             train_deep_vae(settings, ALL[name], device=other.device)
             waits.append(sum(other.waits.values()))
     assert waits[0] == waits[1]
-
-
-def test_a_step_is_recorded_once_and_then_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-
-    def recorded(update: Callable[[], None]) -> Callable[[], None]:
-        calls.append("record")
-
-        def replay() -> None:
-            calls.append("replay")
-            update()
-
-        return replay
-
-    monkeypatch.setattr(deep_vae, "_recorded", recorded)
-    with OtherDevice() as other, warnings.catch_warnings():
-        warnings.simplefilter("error")
-        there = train_deep_vae(SHORT, ELBO(), device=other.device).objective.cpu()
-    assert calls == ["record"] + 5 * ["replay"]
-    torch.testing.assert_close(there, train_deep_vae(SHORT, ELBO()).objective, rtol=0, atol=1e-4)

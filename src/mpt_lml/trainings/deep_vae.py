@@ -2,15 +2,14 @@
 
 An objective says what a step draws and what it maximizes. Everything random is drawn on the CPU, some
 steps ahead, and moved, so that the numbers are the same on every device. Between two evaluations no
-step asks the device for a number, and on a GPU a step is recorded once as a CUDA graph and replayed:
-it is some two hundred small operations, and to launch them takes longer than to compute them. For the
-same reason everything is in single precision, which costs nothing here. Evaluations are in double.
+step asks the device for a number. Training is in single precision, evaluations are in double.
 """
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -152,10 +151,8 @@ class Objective(ABC):
         return parameters
 
     @abstractmethod
-    def draw(
-        self, shape: tuple[int, int], settings: DeepVAESettings, generator: torch.Generator
-    ) -> dict[str, Tensor]:
-        """Random numbers of one step and run, for images of a ``shape`` (n, D)."""
+    def noise(self, shape: tuple[int, int], settings: DeepVAESettings) -> dict[str, "Noise"]:
+        """The random numbers of one step and run, for images of a ``shape`` (n, D), in their order."""
 
     def moved(self, draws: Draws, device: torch.device) -> dict[str, Tensor]:
         """Draws of some steps, (steps, B, ...), as :meth:`value` takes them, on the device."""
@@ -171,10 +168,8 @@ class Objective(ABC):
 class ELBO(Objective):
     """The usual objective."""
 
-    def draw(
-        self, shape: tuple[int, int], settings: DeepVAESettings, generator: torch.Generator
-    ) -> dict[str, Tensor]:
-        return {"elbo_noise": normal(1, shape[0], settings.latent_dim, generator)}
+    def noise(self, shape: tuple[int, int], settings: DeepVAESettings) -> dict[str, "Noise"]:
+        return {"elbo_noise": normal(1, shape[0], settings.latent_dim)}
 
     def value(
         self, parameters: Parameters, x: Tensor, draws: Draws, settings: DeepVAESettings
@@ -190,12 +185,8 @@ class RecursiveScore(Objective):
     through the third encoding and decoding alone.
     """
 
-    def draw(
-        self, shape: tuple[int, int], settings: DeepVAESettings, generator: torch.Generator
-    ) -> dict[str, Tensor]:
-        of_masks = draw_for_masks(*shape, generator)
-        noise = normal(NUM_ROUNDS, shape[0], settings.latent_dim, generator)
-        return of_masks | {"noise": noise}
+    def noise(self, shape: tuple[int, int], settings: DeepVAESettings) -> dict[str, "Noise"]:
+        return for_masks(*shape) | {"noise": normal(NUM_ROUNDS, shape[0], settings.latent_dim)}
 
     def moved(self, draws: Draws, device: torch.device) -> dict[str, Tensor]:
         noise = super().moved({"noise": draws["noise"]}, device)
@@ -217,10 +208,39 @@ OBJECTIVES: dict[str, Objective] = {"elbo": ELBO(), "fixed": RecursiveScore()}
 """The two trainings of Figure 3, lower row, by their names in its record."""
 
 
-def draw_for_masks(num_masks: int, num_features: int, generator: torch.Generator) -> dict:
-    """The random numbers of ``masks.stratified_masks``, in its order, which :func:`masks_from` reads."""
-    uniform = torch.rand(1 + num_masks * num_features, generator=generator, dtype=torch.float64)
-    return {"shift": uniform[:1], "order": uniform[1:].view(num_masks, num_features)}
+class Noise(NamedTuple):
+    """Random numbers of one step and run, and the function of PyTorch that draws them."""
+
+    function: Callable[..., Tensor]
+    shape: tuple[int, ...]
+    dtype: torch.dtype = torch.float32
+
+
+def normal(count: int, num_images: int, size: int) -> Noise:
+    """``count`` standard normal vectors of length ``size`` an image."""
+    return Noise(torch.randn, (count, num_images, size))
+
+
+def for_masks(num_masks: int, num_features: int) -> dict[str, Noise]:
+    """The numbers of ``masks.stratified_masks``, in its order, which :func:`masks_from` reads."""
+    return {
+        "shift": Noise(torch.rand, (1,), torch.float64),
+        "order": Noise(torch.rand, (num_masks, num_features), torch.float64),
+    }
+
+
+def drawn(
+    noise: Mapping[str, Noise], num_steps: int, generators: Sequence[torch.Generator]
+) -> dict[str, Tensor]:
+    """The numbers of some steps, (steps, B, ...): every run's step by step from its own generator."""
+    block = {}
+    for name, each in noise.items():
+        block[name] = torch.empty((num_steps, len(generators), *each.shape), dtype=each.dtype)
+    for step in range(num_steps):
+        for run, generator in enumerate(generators):
+            for name, each in noise.items():
+                each.function(each.shape, generator=generator, out=block[name][step, run])
+    return block
 
 
 def masks_from(draws: Draws, law: SizeLaw, device: torch.device) -> Bool[Tensor, "*B P D"]:
@@ -229,11 +249,6 @@ def masks_from(draws: Draws, law: SizeLaw, device: torch.device) -> Bool[Tensor,
     quantiles = masks._quantiles(num_masks, draws["shift"])
     sizes = _to(law._sizes_at(quantiles, num_features), device)
     return masks.from_ranks(_to(draws["order"], device).argsort(), sizes)
-
-
-def normal(count: int, num_images: int, size: int, generator: torch.Generator) -> Tensor:
-    """``count`` standard normal vectors of length ``size`` an image."""
-    return torch.randn((count, num_images, size), generator=generator)
 
 
 def _to(value: Tensor, device: torch.device) -> Tensor:
@@ -386,38 +401,25 @@ class _Training:
         self.num_steps = 0
         # Row e: of step e, before it.
         self.objectives = x.new_full((settings.num_steps, len(generators)), torch.nan)
-        on_gpu = x.device.type == "cuda"
-        self.adam = torch.optim.Adam(
-            list(weights.values()), lr=settings.learning_rate, capturable=on_gpu
-        )
-        self.update = _replayed(self._update) if on_gpu else self._update
-        # The block of draws at hand, where a step finds its own, and the value that it leaves.
+        self.adam = torch.optim.Adam(list(weights.values()), lr=settings.learning_rate)
+        # The block of draws at hand, and where the next step finds its own.
         self.block: dict[str, Tensor] = {}
         self.place = 0
-        self.draws: dict[str, Tensor] = {}
-        self.value = x.new_zeros(len(generators))
 
     def take_step(self) -> None:
         if not self.block or self.place == len(self.block["rows"]):
             self._draw_block()
-        for name, values in self.block.items():
-            if name not in self.draws:
-                self.draws[name] = torch.empty_like(values[0])
-            self.draws[name].copy_(values[self.place])
-        self.update()
-        self.objectives[self.num_steps] = self.value
+        draws = {name: values[self.place] for name, values in self.block.items()}
+        minibatch = self.x[draws["rows"]]
+        value = self.objective.value(self.weights, minibatch, draws, self.settings)
+        require_answer("objective.value()", value, (len(self.generators),))
+        gradients = torch.autograd.grad(-value.sum(), list(self.weights.values()))
+        for weight, gradient in zip(self.weights.values(), gradients, strict=True):
+            weight.grad = gradient
+        self.adam.step()
+        self.objectives[self.num_steps] = value.detach()
         self.place += 1
         self.num_steps += 1
-
-    def _update(self) -> None:
-        minibatch = self.x[self.draws["rows"]]
-        value = self.objective.value(self.weights, minibatch, self.draws, self.settings)
-        require_answer("objective.value()", value, self.value.shape)
-        slopes = torch.autograd.grad(-value.sum(), list(self.weights.values()))
-        for weight, slope in zip(self.weights.values(), slopes, strict=True):
-            weight.grad = slope
-        self.adam.step()
-        self.value.copy_(value.detach())
 
     def _draw_block(self) -> None:
         """Draw for some steps: every run's numbers step by step from its own generator."""
@@ -425,20 +427,12 @@ class _Training:
         bytes_a_step = 8 * shape[0] * shape[1] * len(self.generators)
         remaining = self.settings.num_steps - self.num_steps
         count = min(remaining, max(1, _BLOCK_BYTES // bytes_a_step))
-        steps = [
-            [self._draw(shape, generator) for generator in self.generators] for _ in range(count)
-        ]
-        stacked = {
-            name: torch.stack([torch.stack([run[name] for run in step]) for step in steps])
-            for name in steps[0][0]
-        }
-        rows = _to(stacked.pop("rows"), self.x.device)
-        self.block = {"rows": rows, **self.objective.moved(stacked, self.x.device)}
+        rows = Noise(partial(torch.randint, len(self.x)), shape[:1], torch.int64)
+        noise = {"rows": rows} | self.objective.noise(shape, self.settings)
+        block = drawn(noise, count, self.generators)
+        rows_there = _to(block.pop("rows"), self.x.device)
+        self.block = {"rows": rows_there} | self.objective.moved(block, self.x.device)
         self.place = 0
-
-    def _draw(self, shape: tuple[int, int], generator: torch.Generator) -> dict[str, Tensor]:
-        rows = torch.randint(len(self.x), shape[:1], generator=generator)
-        return {"rows": rows, **self.objective.draw(shape, self.settings, generator)}
 
     def require_finite(self) -> None:
         """Raise ``FloatingPointError`` where a value of the steps so far is not finite."""
@@ -450,47 +444,3 @@ class _Training:
                 f"the objective is {values[step, run].item()} at step {step} in run {run} of "
                 f"{values.shape[1]}. A smaller learning rate may help."
             )
-
-
-_EAGER_STEPS = 3  # before a graph is recorded: libraries and Adam set themselves up in them
-
-
-def _replayed(update: Callable[[], None]) -> Callable[[], None]:
-    """``update``, recorded as a CUDA graph after its first calls and replayed from then on.
-
-    Where that is not possible it is called as it is, after a warning.
-    """
-    num_calls = 0
-    replay: Callable[[], None] | None = None
-
-    def call() -> None:
-        nonlocal num_calls, replay
-        if num_calls == _EAGER_STEPS:
-            replay = _recorded(update)
-        num_calls += 1
-        if replay is not None:
-            replay()
-            return
-        with warnings.catch_warnings():
-            # Adam is told at first that it will be in a graph, and warns until it is.
-            warnings.filterwarnings("ignore", message=".*capturable.*")
-            update()
-
-    return call
-
-
-def _recorded(update: Callable[[], None]) -> Callable[[], None]:
-    """What replays ``update`` as a CUDA graph; ``update`` itself where that is not possible."""
-    try:
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            update()
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        warnings.warn(
-            f"a step cannot be recorded as a CUDA graph here ({reason}): the training goes on without, "
-            "several times slower.",
-            stacklevel=2,
-        )
-        return update
-    return graph.replay
