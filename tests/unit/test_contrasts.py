@@ -248,6 +248,13 @@ class TestQuartets:
             torch.testing.assert_close(found.terms[:, number], terms, rtol=0, atol=1e-6)
         assert found.degrees.tolist() == [1] * 7
 
+    def test_one_window_of_which_masks_are_drawn_is_enough(self) -> None:
+        """Every mask of the window of six tokens is tried, and not of that of seven."""
+        scorer = mpt_score.load(model, max_length=7)
+        found = mpt_score.surprisals(scorer, [[0, 1, 1, *TEN]], items=["a"], num_orders=3)
+        assert sorted(found.standard_error.sign().tolist()) == [0] * 6 + [1] * 7
+        assert found.degrees.tolist() == [2] * 13
+
     def test_every_mask_is_tried_where_these_are_not_more(self) -> None:
         """63 masks of six tokens, 24 of each quartet."""
         found = mpt_score.surprisals(SCORER, TEXTS[:1], items=["a"], num_orders=3)
@@ -327,6 +334,16 @@ def test_a_contrast_of_words_is_that_of_their_tokens() -> None:
     assert of_words.order_error.item() == pytest.approx(of_tokens.order_error.item(), abs=1e-12)
 
 
+def test_words_have_the_orders_of_their_text() -> None:
+    """Every mask of two tokens is tried, and not of eight, six words, of which two have two tokens."""
+    texts = ["the cats sat the dogs .", "the cat", "a cats sat the dogs ."]
+    found = mpt_score.surprisals(tiny(), texts, tokenizer=tokenizer(), items=[7, 7, 7])
+    words = found.by_word()
+    assert words.degrees.tolist() == [3] * 6 + [math.inf] * 2 + [3] * 6
+    assert words.same_orders is not None
+    assert words.same_orders.tolist() == [0] * 6 + [1] * 2 + [0] * 6
+
+
 @pytest.mark.parametrize("settings", [{}, {"max_length": 6}, {"block_length": 5}], ids=str)
 def test_contrasts_are_unbiased_and_their_errors_honest(settings: dict[str, int]) -> None:
     """Of 400 draws: the mean within five errors of what all orders give, and so is the mean of
@@ -369,6 +386,7 @@ def test_means_over_items() -> None:
     assert contrast.mean().num_samples == 3 and contrast.mean().unit == "bits"
     assert contrast.mean_of_these() == 2 and contrast.mean_of_these().num_samples == 3
     assert contrast.mean_of_these().standard_error == pytest.approx(0.5 / 3)
+    assert contrast.mean_of_these().unit == "bits"
     value[0] = error[0] = math.nan
     degrees[0] = 0
     assert contrast.mean() == 2.5 and contrast.mean().num_samples == 2
@@ -670,6 +688,7 @@ def test_what_is_refused() -> None:
             scores.contrast([1.0] * 25)
     for items, kind, message in (
         (["a"], ValueError, "4 texts came with 1 items"),
+        (["a"] * 5, ValueError, "4 texts came with 5 items"),
         (["a", None, "b", "b"], ValueError, "items: text 1 has no item .None."),
         (pd.Series([1.0, 1.0, math.nan, 2.0]), ValueError, "items: text 2 has no item .nan."),
         ([["a"]] * 4, TypeError, "items: that of text 0 must be a name or a number"),
