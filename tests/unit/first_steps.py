@@ -16,3 +16,8 @@ def clipped_to(norm: float, gradients: list[Tensor]) -> list[Tensor]:
 def after_adamw(weight: Tensor, gradient: Tensor, rate: float, decay: float = 0.01) -> Tensor:
     """After one step both moments are those of this gradient, and their bias is corrected."""
     return weight * (1 - rate * decay) - rate * gradient / (gradient.abs() + 1e-8)
+
+
+def after_adam(weight: Tensor, gradient: Tensor, rate: float) -> Tensor:
+    """The same without decay, of a maximized objective's gradient."""
+    return weight + rate * gradient / (gradient.abs() + 1e-8)

@@ -8,13 +8,17 @@ from typing import Any
 
 import pytest
 import torch
+from first_steps import after_adam
 from models import generator
 from other_device import OtherDevice
+from torch import Tensor
+from torch.distributions import Normal, kl_divergence
 
 from experiments.masked_vae import PartialEncoder
 from experiments.paper.deep_vae import Figure3Lower
 from mpt_lml import masks
 from mpt_lml.masks import FixedRate, UniformSize
+from mpt_lml.models.vae import VAE, dense_model
 from mpt_lml.trainings import deep_vae
 from mpt_lml.trainings.deep_vae import ELBO, OBJECTIVES, TINY, train_deep_vae
 
@@ -26,6 +30,62 @@ ALL = {**OBJECTIVES, "partial": PartialEncoder(num_samples=3)}
 
 def test_the_full_settings_are_those_of_the_experiment() -> None:
     assert Figure3Lower.preset().settings == deep_vae.FULL
+
+
+def literal_objective(name: str, model: VAE, x: Tensor, noise: Tensor, mask: Tensor) -> Tensor:
+    """The objective of one run and step, nats a datum, as its formula is written.
+
+    Args:
+        x: the minibatch, (n, D).
+        noise: of z, one row of (n, K) for each time that z is drawn.
+        mask: one a datum, (n, D).
+    """
+
+    def code(images: Tensor, normal: Tensor) -> tuple[Normal, Tensor]:
+        mean, variance = model.encode(images)
+        return Normal(mean, variance.sqrt()), mean + variance.sqrt() * normal
+
+    def log_p(z: Tensor) -> Tensor:
+        return Normal(model.decode(z), SHORT.noise_variance**0.5).log_prob(x)
+
+    if name == "elbo":
+        posterior, z = code(x, noise[0])
+        divergence = kl_divergence(posterior, Normal(0.0, 1.0)).sum(dim=1)
+        return (log_p(z).sum(dim=1) - divergence).mean()
+    filled = torch.where(mask, 0.0, x)
+    with torch.no_grad():
+        for normal in noise[:2]:
+            filled = torch.where(mask, model.decode(code(filled, normal)[1]), x)
+    values = log_p(code(filled, noise[2])[1]).where(mask, 0.0).sum(dim=1) / mask.sum(dim=1)
+    return x.shape[1] * values.mean()
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_a_step_is_one_of_adam_on_the_objective(name: str) -> None:
+    settings = replace(SHORT, num_steps=1)
+    x = settings.images()
+    # The first run: its generator draws the networks, then the rows, then what the objective needs.
+    generators = settings.generators()
+    start = OBJECTIVES[name].networks(64, settings, generators)
+    num_images = settings.batch_size
+    rows = torch.randint(len(x), (num_images,), generator=generators[0])
+    mask = torch.ones(num_images, 64, dtype=torch.bool)
+    if name == "fixed":
+        mask = masks.stratified_masks(num_images, 64, FixedRate(0.33), generator=generators[0])
+    noise = torch.randn((3 if name == "fixed" else 1, num_images, 1), generator=generators[0])
+
+    weights = {key: value[:1].double().requires_grad_() for key, value in start.items()}
+    model = dense_model(weights, 0, settings.noise_variance)
+    value = literal_objective(name, model, x[rows].double(), noise.double(), mask)
+    value.backward()
+    run = train_deep_vae(settings, OBJECTIVES[name])
+    torch.testing.assert_close(run.objective[0, 0].double(), value.detach(), rtol=1e-4, atol=0)
+    for key, weight in weights.items():
+        after = run.parameters[key][0].double()
+        gradient = weight.grad[0]
+        is_clear = gradient.abs() > 1e-3  # elsewhere rounding decides how far a step goes
+        expected = after_adam(weight.detach()[0], gradient, settings.learning_rate)
+        torch.testing.assert_close(after[is_clear], expected[is_clear], rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("law", [FixedRate(0.33), UniformSize()])

@@ -8,11 +8,16 @@ from typing import TypeVar
 
 import pytest
 import torch
+from first_steps import after_adam
 from moved import other_device
 from other_device import DEVICE
+from torch import Tensor
+from torch.distributions import Normal, kl_divergence
+from torch.nn.functional import logsigmoid
 
 from experiments.paper.linear_vae import Figure3Upper
 from mpt_lml import data, recorded
+from mpt_lml.masks import FixedRate, stratified_masks
 from mpt_lml.trainings import linear_vae
 from mpt_lml.trainings.linear_vae import FULL, TINY, train_linear_vae
 
@@ -27,6 +32,61 @@ def test_full_is_what_the_record_was_made_with() -> None:
         if field.name != "images":
             value = getattr(FULL, field.name)
             assert settings[field.name] == (list(value) if isinstance(value, tuple) else value)
+
+
+def test_a_pixel_is_one_from_one_half_on() -> None:
+    pixels = data.images("digits", "train").pixels[: TINY.num_data]
+    ones = linear_vae.binary_images(TINY)
+    assert (pixels == 0.5).any() and (ones[pixels == 0.5] == 1).all()
+    assert (ones[pixels == 7 / 16] == 0).all() and (ones[pixels == 9 / 16] == 1).all()
+
+
+def literal_objective(name: str, parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+    """The objective of the first seed's first step, in nats a datum, as its formula is written."""
+    num_features = x.shape[1]
+    draws = linear_vae.generators_of_steps(SHORT)[0]
+
+    def log_p(z: Tensor) -> Tensor:
+        logits = z @ parameters["loadings"].T + parameters["offset"]
+        return x * logsigmoid(logits) + (1 - x) * logsigmoid(-logits)
+
+    if name == "elbo":
+        noise = torch.randn((len(x), 2), generator=draws)
+        mean = x @ parameters["encoder"].T + parameters["encoder_offset"]
+        posterior = Normal(mean, (0.5 * parameters["encoder_log_variance"]).exp())
+        divergence = kl_divergence(posterior, Normal(0.0, 1.0)).sum(dim=1)
+        z = mean + posterior.stddev * noise
+        return (log_p(z).sum(dim=1) - divergence).mean()
+    grid = linear_vae.training_grid(SHORT, name)
+    mask = stratified_masks(1, num_features, FixedRate(0.15), generator=draws)[0]
+    at_nodes = torch.stack([log_p(node.to(x)) for node in grid.nodes])  # (G, N, D)
+    log_weights = grid.log_weights.to(x)[:, None]
+    if name == "published":  # D/M log p(x_A)
+        log_block = (log_weights + at_nodes[..., mask].sum(dim=2)).logsumexp(dim=0)
+        return num_features / mask.sum() * log_block.mean()
+    given = (log_weights + at_nodes[..., ~mask].sum(dim=2)).log_softmax(dim=0)  # of z given x_R
+    values = (given[..., None] + at_nodes[..., mask]).logsumexp(dim=0)
+    return num_features * values.mean()
+
+
+@pytest.mark.parametrize("name", ["elbo", "published", "fixed"])
+def test_a_step_is_one_of_adam_on_the_objective(name: str) -> None:
+    settings = dataclasses.replace(SHORT, num_epochs=1)
+    x = linear_vae.binary_images(settings)
+    history = train_linear_vae(settings, (name,))[name]
+    first = linear_vae.start(settings, x.shape[1], name)
+    weights = {key: value[0].double().requires_grad_() for key, value in first.items()}
+    value = literal_objective(name, weights, x.double())
+    value.backward()
+    torch.testing.assert_close(
+        history.values["objective"][0, 0].double(), value.detach(), rtol=1e-4, atol=0
+    )
+    for key, weight in weights.items():
+        after = history.parameters[key][0].double()
+        is_clear = weight.grad.abs() > 1e-3  # elsewhere rounding decides how far a step goes
+        expected = after_adam(weight.detach(), weight.grad, settings.learning_rate)
+        assert is_clear.any()
+        torch.testing.assert_close(after[is_clear], expected[is_clear], rtol=0, atol=1e-5)
 
 
 def test_both_objectives_start_alike_and_rise() -> None:
