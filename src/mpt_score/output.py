@@ -171,8 +171,7 @@ class RowFile:
         """Add the rows of lines up to one: all of them or, on a full disk or when stopped, none."""
         before = self.state
         content = self._as_bytes(rows, with_header=before.num_bytes == 0)
-        digest = self._digest.copy()
-        digest.update(content)
+        self._digest.update(content)
         after = State(
             run=before.run,
             last_line=last_line,
@@ -180,7 +179,7 @@ class RowFile:
             num_rows=before.num_rows + len(rows),
             num_faults=before.num_faults + num_faults,
             num_bytes=before.num_bytes + len(content),
-            rows_digest=digest.hexdigest(),
+            rows_digest=self._digest.hexdigest(),
         )
         with self._named():
             try:
@@ -189,7 +188,6 @@ class RowFile:
             except BaseException:
                 self._stream.truncate(self.state.num_bytes)
                 raise
-        self._digest = digest
 
     def _as_bytes(self, rows: Sequence[Row], *, with_header: bool) -> bytes:
         """Bytes, so that no system changes the ends of lines."""

@@ -175,6 +175,7 @@ def build():
     return imports_when_called
 
 def imports_when_called(ids, mask):
+    assert ids.shape == mask.shape and ids.ndim == 2
     import my_layers
     return log_probabilities(ids, mask)
 """
@@ -193,6 +194,10 @@ def test_modules_beside_it_are_part_of_the_source_and_installed_ones_are_not(
         identities.append(named(code, folder))
     assert identities[0] == identities[2]
     assert (identities[0] != identities[1]) == is_users
+
+
+def test_a_function_that_fails_is_made_and_says_so_when_it_is_asked_of_texts(folder: Path) -> None:
+    assert named('identity = "first"\nbuild = fails_when_asked', folder) is not None
 
 
 @pytest.mark.bad_input
