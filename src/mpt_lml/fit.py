@@ -274,9 +274,10 @@ def bfgs(
 
     Returns:
         Where each run is, the value there, whether that is a maximum, and after how many steps:
-        :class:`~mpt_lml.results.Maxima`. A run has not converged where it has taken ``max_steps``, and
-        where it could not go on although the slope promises more: at a kink, or at the border of a
-        region without numbers.
+        :class:`~mpt_lml.results.Maxima`. A run has not converged where it has taken ``max_steps``;
+        where it could not go on although the slope promises more, at a kink, at the border of a
+        region without numbers, or because rounding hides what a step of half a unit gains; and where
+        the objective does not bend down, at a saddle or on a plateau.
 
     Raises:
         ValueError: for values of another shape, or that are not finite at the start.
@@ -312,7 +313,8 @@ def bfgs(
         ended = ascents.where(~rises)
         if is_first:
             ended = _with_curvature(ended, evaluate, rounding)
-        converged[ended.run] = _is_at_top(ended, first_value[ended.run], rounding)
+        is_at_top = _is_at_top(ended, first_value[ended.run], rounding)
+        converged[ended.run] = is_at_top & _bends_down(ended.point, evaluate, rounding)
         ascents = after.where(rises)
         ends[ascents.run] = ascents.point
         values[ascents.run] = ascents.value
@@ -419,6 +421,40 @@ def _is_at_top(
     gains_little = promised <= rounding**0.5 * scale
     moves_little = (way.abs() <= rounding**0.5 * ascents.point.abs()).all(dim=1)
     return is_level | ((promised >= 0) & (gains_little | moves_little))
+
+
+def _bends_down(
+    point: Float[Tensor, "b n"],
+    evaluate: Callable[[Tensor], tuple[Tensor, Tensor]],
+    rounding: float,
+) -> Bool[Tensor, " b"]:
+    """Whether the Hessian has no positive eigenvalue and a negative one, as far as differences show.
+
+    Its columns are central differences of the gradient, whose error is least for steps of ∛ε.
+    """
+    if not len(point):
+        return torch.zeros(0, dtype=torch.bool, device=point.device)
+    columns = []
+    noise = torch.zeros(len(point)).to(double(point))
+    for place in range(point.shape[1]):
+        reach = rounding ** (1 / 3) * (1.0 + point[:, place].abs())
+        ahead = point.clone()
+        ahead[:, place] += reach
+        behind = point.clone()
+        behind[:, place] -= reach
+        moved = double(ahead - behind)[:, place, None]
+        gradient_ahead = evaluate(ahead)[1]
+        gradient_behind = evaluate(behind)[1]
+        columns.append((gradient_ahead - gradient_behind) / moved)
+        largest = torch.maximum(gradient_ahead.abs(), gradient_behind.abs()).amax(dim=1)
+        noise = torch.maximum(noise, rounding * largest / moved[:, 0])
+    hessian = torch.stack(columns, dim=2)
+    is_number = hessian.isfinite().all(dim=(1, 2))
+    hessian = hessian.where(is_number[:, None, None], 0.0)
+    eigenvalues = torch.linalg.eigvalsh((hessian + hessian.mT) / 2)
+    largest = eigenvalues.abs().amax(dim=1)
+    visible = torch.maximum(rounding**0.5 * largest, point.shape[1] * noise)
+    return (eigenvalues[:, -1] <= visible) & (eigenvalues[:, 0] < -visible)
 
 
 # -- networks -------------------------------------------------------------------------------------

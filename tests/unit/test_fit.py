@@ -451,6 +451,42 @@ def test_the_unit_of_the_objective_moves_no_top(dtype: torch.dtype, scale: float
 # -- BFGS: whether it has arrived -------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("start", "objective"),
+    [
+        # Half a unit gains 10⁸ of 10¹⁶, which single precision does not see.
+        ([[0.0]], lambda w: -(w - 1e8).square().sum(dim=1)),
+        ([[0.0, 0.0]], lambda w: w[:, 0].square() - w[:, 1].square()),  # a saddle
+        # Along the first coordinate it climbs to the ridge between two maxima, and never leaves it.
+        ([[2.0, 0.0]], lambda w: -w[:, 0].square() - (w[:, 1].square() - 1).square()),
+        ([[40.0]], lambda w: (-w.square()).exp().sum(dim=1)),  # a plateau, where this underflows
+        ([[1.0]], lambda w: w.square().sum(dim=1) * 0.0),
+    ],
+    ids=["far away", "saddle", "ridge between maxima", "plateau", "constant"],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_is_no_maximum_has_not_converged(
+    start: list, objective: Callable[[Tensor], Tensor], dtype: torch.dtype
+) -> None:
+    ends = fit.bfgs(torch.tensor(start, dtype=dtype), objective)
+    is_maximum = torch.autograd.functional.hessian
+    at = ends.parameters.double()
+    gradient = torch.autograd.functional.jacobian(lambda w: objective(w).sum(), at)
+    curvature = is_maximum(lambda w: objective(w).sum(), at).flatten(2)[0]
+    # Where it has arrived after all, as in double precision, it may say so.
+    arrived = gradient.abs().max() < 1e-3 and torch.linalg.eigvalsh(curvature).max() < 0
+    assert ends.converged.item() == arrived
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_ring_of_maxima_is_one(dtype: torch.dtype) -> None:
+    """Along the ring nothing bends; across it everything does."""
+    start = torch.tensor([[0.3, 0.1], [-2.0, 1.0]], dtype=dtype)
+    ends = fit.bfgs(start, lambda w: -(w.square().sum(dim=1) - 1).square())
+    assert ends.converged.all()
+    torch.testing.assert_close(ends.parameters.norm(dim=1), torch.ones(2, dtype=dtype))
+
+
 def test_a_run_without_steps_left_says_so() -> None:
     start = torch.tensor([[-1.2, 1.0], [1.0, 1.0]], dtype=torch.float64)
     short = fit.bfgs(start, valley, max_steps=3)
