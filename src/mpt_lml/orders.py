@@ -243,16 +243,19 @@ def mixture_bounds(log_probability: Float[Tensor, "S N"]) -> MixtureBounds:
 
     Returns:
         ``lower`` and ``upper`` with their errors over orders, ``midpoint`` with its own, nats, (N,)
-        each; and what says how far one draw of them is to be trusted: ``largest_share`` of one order
-        in the summed probability, and ``is_heavy_tailed``, where that is more than a half.
+        each, in double precision; and what says how far one draw of them is to be trusted:
+        ``largest_share`` of one order in the summed probability, and ``is_heavy_tailed``, where that
+        is more than a half.
 
     Raises:
         ValueError: for a single order, and for an order of probability 0, which a softmax never gives.
 
     >>> bounds = mixture_bounds(torch.tensor([[0.2], [0.4]]).log())  # the mixture is 0.3
     >>> bounds.lower.exp(), bounds.upper.exp()
-    (tensor([0.3000]), tensor([0.3632]))
+    (tensor([0.3000], dtype=torch.float64), tensor([0.3632], dtype=torch.float64))
     """
+    # Orders of a long text differ by less than single precision can add to thousands of nats.
+    log_probability = double(log_probability)
     count = len(log_probability)
     if count < 2:
         raise ValueError(

@@ -266,6 +266,15 @@ class TestMixtureBoundsOnBothSides:
             expected = math.sqrt(2 / 3 * sum(value**2 for value in centered))
             assert abs(error.item() - expected) < EXACT
 
+    def test_bounds_are_in_double_precision(self) -> None:
+        """At −20,000 nats single precision would add an error as large as the gap between them."""
+        values = torch.tensor([[-20000.30], [-20000.25], [-20000.10]])
+        bounds = orders.mixture_bounds(values)
+        exact = orders.mixture_bounds(values.double() + 20000)
+        for ours, near_zero in ((bounds.lower, exact.lower), (bounds.upper, exact.upper)):
+            assert abs(ours.item() + 20000 - near_zero.item()) < 1e-9
+        assert bounds.upper_error.item() == pytest.approx(exact.upper_error.item(), rel=1e-6)
+
     def test_two_orders_have_no_error_of_the_upper_bound(self) -> None:
         found = orders.mixture_bounds(torch.tensor([[-3.0], [-4.0]], **f64))
         assert found.upper_error.isnan().all() and found.midpoint_error.isnan().all()

@@ -56,6 +56,13 @@ class TestCrossover:
         found = rates.crossover(equal(10, 0.5)).item()
         assert abs(found - (7 + share) / 10) < 1e-12
 
+    @pytest.mark.parametrize("scale", [1.0, 1e-170, 1e-300])
+    def test_heights_may_be_tiny(self, scale: float) -> None:
+        """A product of two of them would be 0, and look like a crossing at the first rate."""
+        curve = scale * torch.tensor([3.0, 2.0, 1.0, -9.0], **f64)
+        # The mean, −0.75, lies 1.75 of 10 below the third height.
+        assert rates.crossover(curve).item() == pytest.approx(0.75 + 0.25 * 1.75 / 10)
+
     def test_is_the_first(self) -> None:
         curve = torch.tensor([1.0, -1.0, 1.0, -1.0], **f64)
         assert rates.crossover(curve, torch.tensor([0.0, 0.2, 0.4, 1.0], **f64)).item() == 0.1

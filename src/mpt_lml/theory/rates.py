@@ -79,7 +79,8 @@ def crossover(
     if height is None:
         height = score.mean(dim=-1)
     above = score - torch.as_tensor(height, dtype=score.dtype, device=score.device)[..., None]
-    crosses = (above[..., :-1] * above[..., 1:] <= 0) & (above[..., :-1] != above[..., 1:])
+    side = above.sign()  # a product of two small differences would be 0
+    crosses = (side[..., :-1] * side[..., 1:] <= 0) & (above[..., :-1] != above[..., 1:])
     if not crosses.any(dim=-1).all():
         ends = f"{rate[0]:.3g}..{rate[-1]:.3g}"
         raise ValueError(f"no crossover in {ends}: a curve stays on one side. Widen the rates.")
