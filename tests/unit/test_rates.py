@@ -381,7 +381,7 @@ def test_learning_rate_and_the_excess_of_sgd() -> None:
     config = MaskingRates(num_steps=300, num_runs=32, learning_rate=3e-3)
     excess, predicted = config._descend(RunContext())
     truth, _ = masking_rates.normal_ppca(4, 10, 2)
-    family = godambe.GaussianFamily.ppca(truth.loadings, truth.noise_variance)
+    family = godambe.GaussianFamily.ppca(truth.loadings, truth.noise_variance.item())
     rms = godambe.Godambe.of(family).gradient_rms()
     # D Σ rms² of uniform sizes, (Σ rms)² of those in proportion to their gradient; a batch of four.
     trace = torch.stack([10 * rms.square().sum(), rms.sum().square()]) / 4

@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -83,11 +82,10 @@ def test_state_of_other_settings_is_refused(tmp_path: Path) -> None:
 
 def test_the_gain_is_the_smallest_and_a_unigram_knows_the_frequencies(monkeypatch) -> None:
     """Of four pieces of training text, two held-out rows between their ends, and three rates."""
-    text = SimpleNamespace(
-        tokenizer=range(8),
-        stream=torch.tensor([5, 5, 5, 7]),
-        held_out=torch.tensor([[2, 5, 5, 3], [2, 7, 6, 3]]),
-    )
+    text = object.__new__(TrainingText)
+    text.tokenizer = range(8)
+    text.stream = torch.tensor([5, 5, 5, 7])
+    text.held_out = torch.tensor([[2, 5, 5, 3], [2, 7, 6, 3]])
     watched = torch.tensor([[0.0, -9.0, -8.0, -7.0], [4.0, -2.0, -6.0, -3.0]])
     monkeypatch.setattr(TrainingText, "read", lambda settings: text)
     monkeypatch.setattr(SmallBert, "train", lambda *_: watched)
