@@ -6,6 +6,7 @@ import inspect
 import re
 import runpy
 import sys
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -90,16 +91,17 @@ def test_a_picture_of_its_own_is_what_its_script_draws(tmp_path, monkeypatch, na
         runpy.run_path(str(BOOK / "_tools" / "cover.py"), run_name="__main__")
     plt.close("all")
     # Other versions of matplotlib write other bytes; the points of the curve are the same.
-    assert _polyline(target) == pytest.approx(_polyline(BOOK / "_static" / f"{name}.svg"), abs=0.5)
+    assert _points(target) == pytest.approx(_points(BOOK / "_static" / f"{name}.svg"), abs=0.5)
 
 
-def _polyline(path: Path) -> list[float]:
-    """Coordinates of the curve, the only open line of its color: PPCA's blue or BERT-base's pink."""
+def _points(path: Path) -> list[float]:
+    """Coordinates of the curve, the only open line of PPCA's blue or BERT-base's pink, and of marks."""
     text = path.read_text(encoding="utf-8")
     model = "bert-base" if path.stem == "bert-base" else "ppca"
     color = plots.COLORS[model].lower()
     (line,) = re.findall(rf'<path d="([^"]+)"[^>]*style="fill: none; stroke: {color}', text)
-    return [float(number) for number in re.findall(r"-?\d+\.?\d*", line)]
+    marks = re.findall(r'<use xlink:href="#m\w+" x="([\d.]+)" y="([\d.]+)"', text)
+    return [float(number) for number in [*re.findall(r"-?\d+\.?\d*", line), *chain(*marks)]]
 
 
 @pytest.mark.parametrize("package", [mpt_lml, mpt_score])

@@ -257,6 +257,7 @@ def test_the_file_is_written_as_the_runs_write_it(tmp_path):
 
 PRINTS = {"test": "printed", "margin": 0.005, "otherwise": "corrected"}
 WIDE = {"test": "equivalent", "margin": 0.5, "otherwise": "refuted"}
+WAITS = {"outcome": "the other number", "value": 0.5}
 BROKEN = {
     "an unknown verdict": ({"verdict": "probably"}, "'probably' is not one of"),
     "an unknown kind": ({"kind": "rumor"}, "'rumor' is not one of"),
@@ -494,6 +495,37 @@ def test_a_group_is_one_statement_with_the_last_of_its_verdicts():
     ]
 
 
+def test_a_number_for_a_reader():
+    numbers = {
+        -0.25: "−0.25",
+        0.00123: "0.00123",
+        -0.00025: "−2.5 × 10⁻⁴",
+        1e-12: "10⁻¹²",
+        3.25e7: "3.25 × 10⁷",
+        None: "–",
+    }
+    assert {number: ledger.format_number(number) for number in numbers} == numbers
+
+
+def test_numbers_in_sentences(small_site):
+    folder, build = small_site
+    conf = folder / "conf.py"
+    conf.write_text(conf.read_text().replace("['ledger']", "['ledger', 'front_door']"))
+    waits = {"measured": None, "verdict": "needs-weights", "would_reject": WAITS}
+    finding = _finding(id="later", measured=None)
+    entries = [_entry(), _entry(id="eq-2"), _entry(id="eq-3", **waits)]
+    _write(folder / "book", entries, (finding,))
+    roles = ("measured:`rate", "measured:`rate %", "about:`rate", "about:`rate %", "judged:`run")
+    says = ", ".join(f":{role}`" for role in (*roles, "judged:`confirmed"))
+    page = folder / "book" / "map.rst"
+    page.write_text(f"Map\n===\n\n.. toctree::\n\n   01-first\n\nHere {says}.\n")
+    result = build()
+    assert result.returncode == 0, result.stderr
+    text = _text((folder / "_build" / "book" / "map.html").read_text(encoding="utf-8"))
+    # Of −0.5 ± 0.01.
+    assert "Here −0.500 ± 0.010, −50.0 ± 1.0 %, −0.50, −50 %, 2, 2." in text
+
+
 def test_a_table_of_one_group_leaves_the_others_out(small_site):
     folder, build = small_site
     slip = {"measured": 0.5, "rule": WIDE | {"margin": 0.1}, "verdict": "refuted"}
@@ -568,13 +600,14 @@ def test_a_recorded_run_is_listed_with_where_it_came_from(small_site):
     assert "begun earlier" not in text
 
     again = "git checkout 0123456 && make env && .venv/bin/mpt-lml run table-1"
-    later = {"provenance": origin, "rerun": again, "history": ["begun earlier", "pruned"]}
+    history = {"history": ["begun earlier", "pruned"]}
+    later = {"provenance": origin, "rerun": again, "seconds": 90.0} | history
     record.write_text(json.dumps(later), encoding="utf-8")
     result = build()
     assert result.returncode == 0, result.stderr
     text = _text((folder / "_build" / "book" / "map.html").read_text(encoding="utf-8"))
     assert again.replace("&", "&amp;") in text
-    assert "012345678 begun earlier, pruned" in text
+    assert "012345678 begun earlier, pruned" in text and " 1.5 min " in text
 
     record.write_text("{}", encoding="utf-8")
     result = build()

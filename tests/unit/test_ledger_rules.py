@@ -111,3 +111,19 @@ def test_the_smallest_margin_is_where_a_rule_begins_to_confirm() -> None:
             assert (verdict == "confirmed") == confirms
     assert ledger.smallest_margin(NEAR, -60.3, None, -60.34) == pytest.approx(0.04)
     assert ledger.smallest_margin(MORE, 1.0, 0.1) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "measured", "is_cut"),
+    [
+        ("table-1/p100-sd", 0.034, 0),  # printed as 0.03 either way
+        ("table-1/p100-sd", 0.039, 1),
+        ("table-1/p100-sd", 0.039998, 0),  # a last bit may make it 0.04
+        ("table-1/true", -60.349, 1),  # printed as -60.34
+        ("table-1/true", -60.349998, 0),
+    ],
+)
+def test_digits_are_cut_where_rounding_gives_others(
+    name: str, measured: float, is_cut: int
+) -> None:
+    assert ledger.cut_digits({name: Finding(measured), "no-entry": Finding(measured)}) == is_cut
