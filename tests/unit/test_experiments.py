@@ -69,6 +69,54 @@ def test_every_training_of_the_pages_can_be_recorded(monkeypatch: pytest.MonkeyP
     json.dumps(as_dict(outcome), allow_nan=False)
 
 
+def test_pages_compare_with_what_a_training_ends_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two seeds of the linear VAE, log p(x) of the deep one, test images of the small MAE."""
+    tracks = {name: torch.tensor([[end, 0.0], [end, end]]) for name, end in (("a", 1), ("b", 2))}
+    histories = {name: SimpleNamespace(values={"lml": track}) for name, track in tracks.items()}
+    monkeypatch.setattr(linear_vae, "train_linear_vae", lambda settings: histories)
+    assert trainings.TRAININGS["linear-vae"]()["ends"].tolist() == [[1, 1], [2, 2]]
+    run = SimpleNamespace(log_p_x=torch.tensor(3.0), by_encoder=torch.tensor(4.0))
+    monkeypatch.setattr(deep_vae, "train_deep_vae", lambda settings, objective: run)
+    assert set(trainings.TRAININGS["deep-vae"]().values()) == {run.log_p_x}
+    # As if a score were the images' mean, and the variance from training images took its part.
+    model = SimpleNamespace(
+        num_features=16,
+        fitted_curve=lambda x, test, **_: SimpleNamespace(score=test.mean() - 10 * x.mean()),
+    )
+    monkeypatch.setattr(
+        small_mae, "train_small_mae", lambda *_, **seed: SimpleNamespace(model=model)
+    )
+    (settings,) = small_mae.TINY
+    x, test = (image_sets.images(settings.images, part).grid.float() for part in ("train", "test"))
+    expected = test[: settings.num_test].mean() - 10 * x[: settings.num_variance].mean()
+    found = trainings.TRAININGS["small-mae"]()["scores"]
+    torch.testing.assert_close(found, expected.expand(len(settings.seeds)))
+
+
+FROM_ARRAYS = (
+    "antibody-curves",
+    "figure-2",
+    "figure-3-lower",
+    "figure-3-upper",
+    "figure-5-left",
+    "figure-6",
+    "fixed-sizes",
+    "masking-rates",
+)
+
+
+@pytest.mark.parametrize("name", FROM_ARRAYS)
+def test_the_ledger_has_what_follows_from_the_recorded_arrays(name: str) -> None:
+    chosen = experiment.find(name).preset()
+    findings = getattr(chosen, "findings", None) or chosen._findings
+    more = ("mnist", "fashion_mnist") if name == "figure-3-upper" else ()
+    entries = {entry["id"]: entry for entry in ledger.entries(ledger.location())}
+    for of_entry, finding in findings(recorded.load(name).arrays, *more).items():
+        written = (entries[of_entry]["measured"], entries[of_entry]["standard_error"])
+        found = (finding.measured, finding.standard_error)
+        assert found == pytest.approx(written, rel=2e-5, abs=1e-5), of_entry
+
+
 @pytest.mark.parametrize(
     ("name", "setting"),
     [
