@@ -6,6 +6,7 @@ import pytest
 import torch
 from scipy.optimize import linprog
 
+from experiments.experiment import RunContext
 from experiments.paper import area
 from mpt_lml import PPCA, curves, objectives
 
@@ -46,6 +47,25 @@ def test_shares_of_a_straight_fall() -> None:
     assert abs(area.fall_beyond(line, 0.9) - 10 / 99) < 1e-12
     # 5 % of the fall of 99 is 4.95: passed at the sixth of the hundred sizes.
     assert area.rate_of_fall(line[None], 0.05).tolist() == [0.06]
+
+
+def test_findings_of_curves_that_are_written_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    """K = 2 falls by one from size to size; K = 8 as well, and by 20 from 12 to 13 of 20."""
+    size = torch.arange(1, 21, **f64)
+    of_dim = {2: -size, 8: -size - 19 * (size >= 13)}
+    monkeypatch.setattr(area, "dense_curve", lambda model, *_, **options: of_dim[model.latent_dim])
+    found = area.CurveShape.preset("quick").run(RunContext()).findings
+    for name, expected in (
+        ("claim-tail-90", 2 / 19),
+        ("tail-90/k50", 2 / 38),
+        ("tail-85/k50", 3 / 38),
+        ("decay-begins/2", 2 / 20),  # 2 % of 38 are passed by one step, 5 % by two, and so on
+        ("claim-decay-50", 3 / 20),
+        ("decay-begins/10", 5 / 20),
+        ("decay-begins/20", 9 / 20),
+        ("steepest-rate-k-50", 12 / 20),
+    ):
+        assert found[name].measured == pytest.approx(expected), name
 
 
 def test_the_exponential_residual_knows_an_exponential() -> None:

@@ -21,6 +21,7 @@ from experiments.paper import bert
 from experiments.records import CheckpointMismatchError
 from mpt_lml.data import published_curves
 from mpt_lml.files import read_json
+from mpt_lml.recorded import Finding
 from mpt_score import Design, MaskedLM, SentenceCurves, networks, texts
 from mpt_score.networks.hub import BERT_BASE, BERT_BASE_COMMIT
 
@@ -261,6 +262,15 @@ def test_the_rate_of_the_mean_height_has_an_error() -> None:
     value, error = noisy.mean_rate(), noisy.mean_rate().standard_error
     # Error of the mean at 50 %, 0.3 / 20 · √(1 − 1/5), over a slope of 2: 0.0067.
     assert 0.0025 < error < 0.014 and abs(value - 0.5) < 4 * error
+
+
+def test_a_fall_has_the_errors_of_both_ends() -> None:
+    """Two sentences, three and four nats from the mean curve at its ends."""
+    raw = torch.tensor([[[2.0, -9.0, 1.0]], [[-4.0, -9.0, -7.0]]])
+    curves = SentenceCurves(
+        Design((0.25, 0.5, 0.75)), raw, 0 * raw, raw[:, 0, 2], torch.tensor([4, 4])
+    )
+    assert bert._fall(curves) == Finding(-1.0 + 3.0, 5.0)
 
 
 def test_a_rerun_is_compared_in_shape_with_the_stored_curves() -> None:

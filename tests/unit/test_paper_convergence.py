@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from experiments import experiment, ledger
+from experiments.paper import convergence
 from mpt_lml import PPCA, curves, data, estimators
 from mpt_lml.files import read_json
 from mpt_lml.recorded import Finding, Outcome
@@ -60,10 +61,17 @@ def test_one_entry_of_table_1_tells_cutting_from_rounding(table_1: Outcome) -> N
     assert table_1.findings["table-1-cut-digits"].measured == 1.0
 
 
-def test_cut_digits_are_counted_where_the_paper_prints_a_number() -> None:
-    cut = {"table-1/p10-sd": Finding(0.1299)}  # printed as 0.12
-    assert ledger.cut_digits(cut) == 1
-    assert ledger.cut_digits(cut | {"table-1/p4-sd": Finding(0.1299)}) == 1
+def test_the_mean_over_seeds_has_the_errors_of_its_seeds() -> None:
+    arrays = {"difference": torch.tensor([[9.0, 1.0], [9.0, 3.0]])}
+    arrays["standard_error"] = torch.tensor([3.0, 4.0])
+    assert convergence.mean_of_last(arrays) == Finding(2.0, 5.0 / 2)
+
+
+@pytest.mark.xdist_group("figure-1-center")
+def test_a_rate_has_the_error_of_its_slope(quick) -> None:
+    found = quick("figure-1-center")[0].findings["convergence-rate"]
+    # 20 replicates have relative errors of 1/√40; log 1, log 4 and log 16 are 0 and ± log 4 apart.
+    assert found.standard_error == pytest.approx(1 / math.sqrt(40 * 2 * math.log(4) ** 2))
 
 
 def test_every_choice_of_one_mask_per_size() -> None:
