@@ -1,6 +1,7 @@
 """The ledger: what the paper prints, what this book finds, and the one rule that judges."""
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,32 @@ from experiments.records import write_json
 from mpt_lml import verdicts
 from mpt_lml.files import book_file, read_json
 from mpt_lml.recorded import Finding
+
+MEANINGS = {
+    "holds as printed": "by the rule that stands with it",
+    "misprint": "a slip of the pen, such as a digit, an index or a sign; put right, it holds",
+    "holds after a repair": "not as printed, but with a condition, a reason or a setting changed, "
+    "as the chapter proves or runs",
+    "undecided": "it was run, and the error bars leave it open",
+    "does not hold": "no repair that we know of makes it hold; the chapter shows where it fails",
+    "illustration": "a theorem settles it; the run shows how large it is",
+    "not reproducible": "settings or code are not published",
+    "needs weights": "it needs a model that has to be downloaded first",
+}
+"""What readers see of a verdict, and what it means; the first five judge, from best to worst."""
+
+JUDGED = tuple(MEANINGS)[:5]
+"""Of :data:`MEANINGS`, those that a run and its rule decide."""
+
+MISPRINTS = ("index", "sign", "table-1", "table-2")
+"""The groups of entries whose repair is a slip of the pen."""
+
+_WORDS = {
+    "confirmed": "holds as printed",
+    "corrected": "holds after a repair",
+    "refuted": "does not hold",
+}
+_KNOWN = (None, "before", "partly", "after")  # when a rule was written, the worst last
 
 
 def location() -> Path:
@@ -69,6 +96,44 @@ def decide(
     return rule["otherwise"] if fails else "undecided"
 
 
+def shown(entry: Mapping[str, Any]) -> str:
+    """What readers see of the verdict of an entry of the paper: one of :data:`MEANINGS`.
+
+    >>> shown({"verdict": "corrected", "group": "index"})
+    'misprint'
+    >>> shown({"verdict": "corrected", "group": ""})
+    'holds after a repair'
+    """
+    if entry["verdict"] == "corrected" and entry["group"] in MISPRINTS:
+        return "misprint"
+    verdict: str = entry["verdict"]
+    return _WORDS.get(verdict, verdict.replace("-", " "))
+
+
+def statements(entries: Iterable[Mapping[str, Any]]) -> list[tuple[str, str | None]]:
+    """Entries of the paper with each group counted once.
+
+    Args:
+        entries: With their ``id``, ``verdict``, ``group`` and ``rule_known``.
+
+    Returns:
+        For each group, and for each entry of no group, what is shown of its worst verdict, and when
+        the latest of its rules was written, in the order of their first entries.
+    """
+    members = defaultdict(list)
+    for entry in entries:
+        alone = "" if entry["group"] else entry["id"]
+        members[entry["group"], alone].append(entry)
+    severity = list(MEANINGS).index
+    return [
+        (
+            max(map(shown, same), key=severity),
+            max((e["rule_known"] for e in same), key=_KNOWN.index),
+        )
+        for same in members.values()
+    ]
+
+
 def _target(rule: Mapping[str, Any], published: float | None) -> float:
     """The middle of a rule of equivalence."""
     target: float = rule.get("target", published or 0.0)
@@ -100,17 +165,13 @@ def in_words(rule: Mapping[str, Any] | None, published: float | None = None, uni
     """``rule`` as a sentence for a reader; ``unit`` is that of the measurement."""
     if rule is None:
         return "No run decides this entry."
-    outside = _OUTSIDE[rule["otherwise"]]
     if rule["test"] == "p-value":
-        return f"It {outside} if p < {rule['reject']:g}; a test confirms nothing."
+        return f"Fails if p < {rule['reject']:g}; a test confirms nothing."
     if rule["test"] == "printed":
-        return f"It holds within {rule['margin']:g} of the printed digits; outside it {outside}."
+        return f"Holds within {rule['margin']:g} of the printed digits, fails outside."
     region = _region_in_words(rule, published, f" {unit}" if unit else "")
     student = f" (t, {rule['replicates']} replicates)" if "replicates" in rule else ""
-    return f"It holds {region}, by the 99 % interval{student}; outside it {outside}."
-
-
-_OUTSIDE = {"corrected": "holds after a repair", "refuted": "does not hold"}
+    return f"Holds {region}, fails outside, by the 99 % interval{student}."
 
 
 def _region_in_words(rule: Mapping[str, Any], published: float | None, unit: str) -> str:

@@ -206,7 +206,7 @@ def comparison(name: str | None) -> str:
 
 def _tables(entries: Sequence[Mapping[str, Any]]) -> str:
     """What the paper prints with its verdicts, then what this book finds, as aligned columns."""
-    printed = [entry for entry in entries if "verdict" in entry]
+    printed = [{**e, "verdict": ledger.shown(e)} for e in entries if "verdict" in e]
     found = [entry for entry in entries if "verdict" not in entry]
     tables = []
     if printed:

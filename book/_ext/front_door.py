@@ -2,21 +2,23 @@
 
 ``{explorer} NAME``     the order explorer that a cell of the chapter ``NAME`` put out, with its numbers
 ``{about}`ID` ``        a measured value of the ledger to two digits, without its error; ``ID %``
-``{judged}`VERDICT` ``  how many statements of the paper have this verdict, as readers are shown it
-``{judged}`tested` ``   how many have one of the five that a run decides
-``{judged}`after` ``    how many of these by a rule written after the number was known
+``{judged}`VERDICT` ``  how many statements of the paper have this verdict; ``run``: were run for a
+                        rule; ``after``: of these, by a rule written after the number was known
 """
 
 import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import nbformat
 from docutils import nodes
-from ledger import LEDGER, MEANINGS, format_number, statements
+from ledger import LEDGER, format_number
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 from sphinx.util.docutils import SphinxDirective, SphinxRole
+
+from experiments.ledger import JUDGED, statements
 
 EXPLORER = re.compile(r'<div class="explorer order-explorer">')
 
@@ -65,24 +67,21 @@ def two_digits(value: float) -> str:
     return format_number(rounded, f".{max(0, -int(f'{rounded:e}'[-3:]) + 1)}f")
 
 
-DECIDED_BY_A_RUN = tuple(MEANINGS)[:5]
-
-
 class Judged(SphinxRole):
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
         self.env.note_dependency(LEDGER)
-        of_all = statements(self.env.app.ledger.paper)
-        tested = [each for each in of_all if each.verdict in DECIDED_BY_A_RUN]
-        if self.text == "tested":
-            chosen = tested
-        elif self.text == "after":
-            chosen = [each for each in tested if each.rule_known == "after"]
-        elif self.text in DECIDED_BY_A_RUN:
-            chosen = [each for each in tested if each.verdict == self.text]
-        else:
-            wanted = ", ".join(["tested", "after", *DECIDED_BY_A_RUN])
-            raise ExtensionError(f"{{judged}}: one of {wanted} is wanted, got {self.text!r}")
-        return [nodes.Text(str(len(chosen)))], []
+        number = count_judged(self.text, map(vars, self.env.app.ledger.paper))
+        if not number:
+            raise ExtensionError(f"{{judged}}: no statement of the paper is {self.text!r}")
+        return [nodes.Text(str(number))], []
+
+
+def count_judged(what: str, entries: Iterable[Mapping[str, Any]]) -> int:
+    """How many statements have the verdict ``what``, were ``run``, or have a rule of ``after``."""
+    judged = [(word, known) for word, known in statements(entries) if word in JUDGED]
+    if what == "run":
+        return len(judged)
+    return sum(what in each for each in judged)
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

@@ -1,11 +1,11 @@
 """Sphinx directives that turn ``book/ledger.json`` and ``book/results/*.json`` into tables.
 
-``{ledger}``             the paper's entries, those of one ``:chapter:``, ``:verdict:``, ``:group:``
+``{ledger}``             the paper's entries, those of one ``:chapter:`` or ``:shown:`` verdict
 ``{ledger-findings}``    what this book states beyond the paper
 ``{ledger-read}``        claims of the paper that no run can judge
 ``{ledger-summary}``     how many of the paper's statements have which verdict, and rules of what date
-``{verdict-meanings}``   what each verdict means
 ``{stored-results}``     the full-scale runs the book carries: how to repeat them, where they came from
+``{meaning}`VERDICT` ``     what a verdict means
 ``{measured}`ID` ``         a measured value in a sentence, ± its standard error; ``ID %`` in percent
 ``{recorded}`RUN ID` ``   the same of a finding of a run whose code left: from its record, not the ledger
 ``{build-environment}``  versions and hardware this build ran on
@@ -18,7 +18,7 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -30,65 +30,34 @@ from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 from sphinx.util.docutils import SphinxDirective
 
-from experiments.ledger import decide, in_words, smallest_margin
+from experiments.ledger import (
+    MEANINGS,
+    decide,
+    in_words,
+    shown,
+    smallest_margin,
+    statements,
+)
 from experiments.provenance import provenance
 from mpt_lml.files import versions
 
 LEDGER, RESULTS = "book/ledger.json", "book/results"
 SCHEMA = json.loads(Path(__file__).with_name("ledger_schema.json").read_text(encoding="utf-8"))
-# What readers are shown, with its meaning. Of a group the verdict that comes last here counts.
-MEANINGS = {
-    "holds as printed": "by the rule beside it",
-    "misprint": "a digit, an index or a sign is mended, and then it holds",
-    "holds after a repair": "which the chapter proves and runs",
-    "does not hold": "the chapter shows where",
-    "undecided": "was run, and the error bars leave it open",
-    "illustration": "a theorem settles it; the run shows how large it is",
-    "not reproducible": "settings or code are not published",
-    "needs weights": "needs a model that has to be downloaded first",
-}
-SHOWN = {
-    "confirmed": "holds as printed",
-    "corrected": "holds after a repair",
-    "refuted": "does not hold",
-    "not-reproducible": "not reproducible",
-    "needs-weights": "needs weights",
-}
 RULE_KNOWN = {
     "before": "Rule written before the number was known.",
     "partly": "Rule written before the number was known, but after a related one.",
     "after": "Rule written after the number, or its outcome, was known.",
 }
-# Groups of entries of which those that are corrected are one misprint. Every group counts once.
-MISPRINTS = ("index", "sign", "table-1", "table-2")
-
-
-def shown(entry: SimpleNamespace) -> str:
-    """The verdict of an entry of the paper in the words of :data:`MEANINGS`."""
-    if entry.verdict == "corrected" and entry.group in MISPRINTS:
-        return "misprint"
-    return SHOWN.get(entry.verdict, entry.verdict)
-
-
-def statements(paper: Iterable[SimpleNamespace]) -> list[SimpleNamespace]:
-    """The entries of the paper, those of a group as one statement.
-
-    Returns:
-        Of each its ``entries``, its ``verdict`` as it is shown, the last of theirs in the order of
-        :data:`MEANINGS`, and ``rule_known``: when the last of the rules with this verdict was written.
-    """
-    members: dict[str, list[SimpleNamespace]] = {}
-    for entry in paper:
-        members.setdefault(entry.group or entry.id, []).append(entry)
-    order = list(MEANINGS)
-    known = [None, *RULE_KNOWN]
-    of_all = []
-    for entries in members.values():
-        verdict = max((shown(entry) for entry in entries), key=order.index)
-        decisive = [entry.rule_known for entry in entries if shown(entry) == verdict]
-        rule_known = max(decisive, key=known.index)
-        of_all.append(SimpleNamespace(entries=entries, verdict=verdict, rule_known=rule_known))
-    return of_all
+# Entries that count once, and what they have in common.
+GROUPS = {
+    "table-1": "Table 1",
+    "table-2": "Table 2",
+    "index": "one index",
+    "sign": "one formula",
+    "flat": "one curve",
+    "still": "one sentence",
+    "withdrawn": "withdrawn",
+}
 
 
 def read_ledger(path: Path) -> SimpleNamespace:
@@ -110,6 +79,8 @@ def read_ledger(path: Path) -> SimpleNamespace:
         if times > 1:
             raise ExtensionError(f"{path}: entry {name!r}: the id stands twice")
     every = {entry.id: entry for entry in (*ledger.paper, *ledger.findings)}
+    for entry in ledger.paper:
+        entry.shown = shown(vars(entry))
     for entry in (entry for entry in ledger.paper if entry.rule is not None):
         entry.rejected = rejected(entry, every, f"{path}: entry {entry.id!r}")
     judged = (each for each in ledger.paper if each.rule and each.measured is not None)
@@ -170,7 +141,9 @@ def describe_rule(entry: SimpleNamespace) -> list[str]:
         numbers = entry.measured, entry.standard_error, entry.published
         least = smallest_margin(entry.rule, *numbers)
         if least is not None:
-            said.append(f"The smallest margin that would confirm: {format_number(least, '.3g')}.")
+            said.append(
+                f"The smallest margin with which it would hold: {format_number(least, '.3g')}."
+            )
     rejected = format_measured(entry.rejected)
     said.append(f"It rejects {entry.would_reject['outcome']}: {rejected}.")
     said.append(RULE_KNOWN[entry.rule_known])
@@ -192,10 +165,9 @@ def words(text: str, command: str, *notes: str) -> list[nodes.Node]:
     return [paragraph(text), *small, literal(command)]
 
 
-def badge(verdict: str) -> nodes.paragraph:
-    """A verdict as it is shown."""
-    name = f"verdict-{nodes.make_id(verdict)}"
-    return paragraph(nodes.inline(verdict, verdict, classes=["verdict", name]))
+def badge(word: str) -> nodes.paragraph:
+    name = f"verdict-{nodes.make_id(word)}"
+    return paragraph(nodes.inline(word, word, classes=["verdict", name]))
 
 
 def make_row(cells: dict[str, Any], name: str = "") -> nodes.row:
@@ -241,15 +213,14 @@ class Table(SphinxDirective):
 
 class LedgerTable(Table):
     option_spec: ClassVar[dict[str, Any]] = {
-        "chapter": str.split,
-        "verdict": str.split,
-        "group": str.split,  # "none": entries of no group
+        "chapter": str,
+        "shown": str,
     }
 
     def rows(self) -> Iterator[dict[str, Any]]:
         entries = self.ledger().paper
         for option, wanted in self.options.items():
-            entries = [each for each in entries if (getattr(each, option) or "none") in wanted]
+            entries = [each for each in entries if getattr(each, option) == wanted]
         if not entries:
             raise self.error(f"no entry of the ledger has {self.options}")
         printed = any(entry.published is not None for entry in entries)
@@ -259,7 +230,7 @@ class LedgerTable(Table):
             yield {
                 "id": entry.id,
                 "In the paper": entry.place,
-                "Verdict": badge(shown(entry)),
+                "Verdict": badge(entry.shown),
                 "What it says": words(entry.says, entry.command, scripts, rule, entry.note),
                 **({"Published": format_number(entry.published, ".6g")} if printed else {}),
                 "Measured": format_measured(entry),
@@ -292,22 +263,20 @@ class LedgerRead(Table):
 
 class LedgerSummary(Table):
     def rows(self) -> Iterator[dict[str, Any]]:
-        of_all = statements(self.ledger().paper)
-        for verdict, meaning in MEANINGS.items():
-            of_verdict = [each for each in of_all if each.verdict == verdict]
-            times = Counter(each.rule_known for each in of_verdict)
+        paper = self.ledger().paper
+        counted = statements(map(vars, paper))
+        for word, meaning in MEANINGS.items():
+            found = [entry for entry in paper if entry.shown == word]
+            times = Counter(known for each, known in counted if each == word)
+            same = Counter(entry.group for entry in found)
+            once = [f"{what}: {same[group]}" for group, what in GROUPS.items() if same[group]]
             yield {
-                "Verdict": badge(verdict),
+                "Verdict": badge(word),
                 "Meaning": meaning,
-                "Statements": str(len(of_verdict)),
+                "Statements": str(times.total()),
+                "Entries": f"{len(found)} ({', '.join(once)})" if once else str(len(found)),
                 **{f"Rule {known}": str(times[known]) for known in RULE_KNOWN},
             }
-
-
-class VerdictMeanings(Table):
-    def rows(self) -> Iterator[dict[str, Any]]:
-        for verdict, meaning in MEANINGS.items():
-            yield {"Verdict": badge(verdict), "Meaning": meaning}
 
 
 class StoredResults(Table):
@@ -371,16 +340,23 @@ def recorded(name, rawtext, text, lineno, inliner, options=None, content=None): 
     return [nodes.Text(format_measured(SimpleNamespace(**finding, unit="")))], []
 
 
+def meaning(name, rawtext, text, lineno, inliner, options=None, content=None):  # type: ignore[no-untyped-def]
+    """The role of that name: what a verdict means, in the words of the tally."""
+    if text not in MEANINGS:
+        raise ExtensionError(f"{{meaning}}: a verdict is {', '.join(MEANINGS)}: {text!r}")
+    return [nodes.Text(MEANINGS[text])], []
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("ledger", LedgerTable)
     app.add_directive("ledger-findings", LedgerFindings)
     app.add_directive("ledger-read", LedgerRead)
     app.add_directive("ledger-summary", LedgerSummary)
-    app.add_directive("verdict-meanings", VerdictMeanings)
     app.add_directive("stored-results", StoredResults)
     app.add_directive("build-environment", BuildEnvironment)
     app.add_role("measured", measured)
     app.add_role("recorded", recorded)
+    app.add_role("meaning", meaning)
     # A broken ledger stops the build before the first page; one that is not is read this once.
     read = lambda app: setattr(app, "ledger", read_ledger(Path(app.srcdir, LEDGER)))  # noqa: E731
     app.connect("builder-inited", read)

@@ -410,7 +410,7 @@ def test_the_table_shows_numbers_verdicts_and_links(small_site):
     text = _text(html)
     assert "−60.34" in text
     assert "−60.3372 ± 0.0012 nats" in text
-    assert "It holds within 0.005 of the printed digits; outside it holds after a repair." in text
+    assert "Holds within 0.005 of the printed digits, fails outside." in text
     assert "It rejects a table with a slip: 0.5 nats. Rule written after the number" in text
     assert (
         "The error falls like one over the root. python -m experiments run identity −0.500 ± 0.010"
@@ -430,7 +430,8 @@ def test_the_page_says_how_tight_a_rule_is_and_counts_what_is_one_thing(small_si
     rule = {"test": "equivalent", "margin": 30, "replicates": 5, "otherwise": "refuted"}
     similar = {"measured": -2.93046, "standard_error": 1.71929, "rule": rule}
     fashion = {"would_reject": {"outcome": "other images", "entry": "rate"}}
-    slip = {"measured": 0.5, "rule": WIDE | {"margin": 0.1}, "verdict": "refuted"}
+    rule = {"test": "equivalent", "margin": 0.1, "otherwise": "corrected"}
+    slip = {"measured": 0.5, "rule": rule, "verdict": "corrected"}
     nothing = {"rule": None, "rule_known": None, "would_reject": None}
     entries = [
         _entry(id="similar", **similar, **fashion, rule_known="partly"),
@@ -447,52 +448,12 @@ def test_the_page_says_how_tight_a_rule_is_and_counts_what_is_one_thing(small_si
     assert result.returncode == 0, result.stderr
     text = _text((folder / "_build" / "book" / "map.html").read_text(encoding="utf-8"))
     # By Student's t with four degrees of freedom: 2.93046 + 4.60409 · 1.71929.
-    assert "The smallest margin that would confirm: 10.8." in text
+    assert "The smallest margin with which it would hold: 10.8." in text
     assert "It rejects other images: −87.0 ± 8.6. Rule written before the number was" in text
-    assert "holds as printed by the rule beside it 1 0 1 0" in text
-    assert "does not hold the chapter shows where 1 1 0 0" in text
-    assert "illustration a theorem settles it; the run shows how large it is 1 0 0 0" in text
-
-
-def _judged(verdict, group="", rule_known="before", name=None):
-    return SimpleNamespace(id=name or verdict, verdict=verdict, group=group, rule_known=rule_known)
-
-
-@pytest.mark.parametrize(
-    ("verdict", "group", "shown"),
-    [
-        ("confirmed", "", "holds as printed"),
-        ("confirmed", "table-1", "holds as printed"),
-        ("corrected", "", "holds after a repair"),
-        ("corrected", "withdrawn", "holds after a repair"),
-        ("corrected", "index", "misprint"),
-        ("corrected", "sign", "misprint"),
-        ("corrected", "table-2", "misprint"),
-        ("refuted", "random-curve", "does not hold"),
-        ("undecided", "", "undecided"),
-        ("needs-weights", "", "needs weights"),
-    ],
-)
-def test_a_repair_of_a_digit_an_index_or_a_sign_is_a_misprint(verdict, group, shown):
-    assert ledger.shown(_judged(verdict, group)) == shown
-
-
-def test_a_group_is_one_statement_with_the_last_of_its_verdicts():
-    paper = [
-        _judged("confirmed", "table-1", "after", name="digit-1"),
-        _judged("confirmed", name="identity"),
-        _judged("corrected", "table-1", "before", name="digit-2"),
-        _judged("corrected", "table-1", "partly", name="digit-3"),
-        _judged("refuted", rule_known="after"),
-        _judged("illustration", rule_known=None),
-    ]
-    of_all = ledger.statements(paper)
-    assert [(each.verdict, each.rule_known, len(each.entries)) for each in of_all] == [
-        ("misprint", "partly", 3),
-        ("holds as printed", "before", 1),
-        ("does not hold", "after", 1),
-        ("illustration", None, 1),
-    ]
+    meanings, groups = ledger.MEANINGS, ledger.GROUPS
+    assert f"holds as printed {meanings['holds as printed']} 1 1 0 1 0" in text
+    assert f"misprint {meanings['misprint']} 1 2 ({groups['index']}: 2) 1 0 0" in text
+    assert f"illustration {meanings['illustration']} 1 1 0 0 0" in text
 
 
 def test_a_number_for_a_reader():
@@ -516,7 +477,7 @@ def test_numbers_in_sentences(small_site):
     entries = [_entry(), _entry(id="eq-2"), _entry(id="eq-3", **waits)]
     _write(folder / "book", entries, (finding,))
     roles = ("measured:`rate", "measured:`rate %", "about:`rate", "about:`rate %", "judged:`run")
-    says = ", ".join(f":{role}`" for role in (*roles, "judged:`confirmed"))
+    says = ", ".join(f":{role}`" for role in (*roles, "judged:`holds as printed"))
     page = folder / "book" / "map.rst"
     page.write_text(f"Map\n===\n\n.. toctree::\n\n   01-first\n\nHere {says}.\n")
     result = build()
@@ -526,17 +487,33 @@ def test_numbers_in_sentences(small_site):
     assert "Here −0.500 ± 0.010, −50.0 ± 1.0 %, −0.50, −50 %, 2, 2." in text
 
 
-def test_a_table_of_one_group_leaves_the_others_out(small_site):
+def test_a_table_of_one_verdict_leaves_the_others_out(small_site):
     folder, build = small_site
-    slip = {"measured": 0.5, "rule": WIDE | {"margin": 0.1}, "verdict": "refuted"}
-    _write(folder / "book", [_entry(id="slip", **slip, group="index"), _entry(id="substance")])
+    rule = {"test": "equivalent", "margin": 0.1, "otherwise": "corrected"}
+    wrong = {"measured": 0.5, "rule": rule, "verdict": "corrected"}
+    _write(
+        folder / "book",
+        [_entry(), _entry(id="slip", **wrong, group="index"), _entry(id="repair", **wrong)],
+    )
     page = folder / "book" / "map.rst"
-    for group, shown in (("none", "substance"), ("index table-1", "slip")):
-        table = f".. ledger::\n   :group: {group}\n"
+    for word, shown in (("misprint", "slip"), ("holds after a repair", "repair")):
+        table = f".. ledger::\n   :shown: {word}\n"
         page.write_text(f"Map\n===\n\n.. toctree::\n\n   01-first\n\n{table}")
         assert build().returncode == 0
         html = (folder / "_build" / "book" / "map.html").read_text(encoding="utf-8")
         assert re.findall('id="ledger-([a-z-]+)"', html) == [shown]
+
+
+def test_a_page_says_what_a_verdict_means(small_site):
+    folder, build = small_site
+    _write(folder / "book", [_entry()])
+    page = folder / "book" / "map.rst"
+    page.write_text("Map\n===\n\n.. toctree::\n\n   01-first\n\nIt is :meaning:`misprint`.\n")
+    assert build().returncode == 0
+    text = _text((folder / "_build" / "book" / "map.html").read_text(encoding="utf-8"))
+    assert f"It is {ledger.MEANINGS['misprint']}." in text
+    page.write_text(page.read_text().replace("`misprint`", "`corrected`"))
+    assert "a verdict is holds as printed, misprint" in build().stderr
 
 
 def test_the_page_follows_the_file_and_a_broken_file_stops_the_build(small_site):

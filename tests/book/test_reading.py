@@ -108,6 +108,21 @@ def test_two_digits_of_a_number() -> None:
     assert {number: front_door.two_digits(number) for number in numbers} == numbers
 
 
+def test_a_card_counts_statements_that_a_run_judged() -> None:
+    columns = ("id", "verdict", "group", "rule_known")
+    rows = [
+        ("digit", "confirmed", "table-1", "before"),
+        ("cut-digit", "corrected", "table-1", "after"),
+        ("alone", "confirmed", "", "before"),
+        ("open", "undecided", "", "after"),
+        ("to-come", "needs-weights", "", "after"),
+        ("theorem", "illustration", "", None),
+    ]
+    entries = [dict(zip(columns, row, strict=True)) for row in rows]
+    wanted = {"run": 3, "after": 2, "misprint": 1, "holds as printed": 1, "needs weights": 0}
+    assert {what: front_door.count_judged(what, entries) for what in wanted} == wanted
+
+
 def test_a_chapter_without_an_explorer_is_named(book: Book) -> None:
     with pytest.raises(ExtensionError, match="01-masked-pretraining.ipynb: 0 order explorers"):
         front_door.emitted(book.root / "book" / "01-masked-pretraining.ipynb")

@@ -35,13 +35,13 @@ def test_the_map_is_filtered_by_verdict(browser, address: str) -> None:
     buttons = page.locator(".verdict-filter button")
     numbers = [int(text.split()[-1]) for text in buttons.all_inner_texts()]
     assert numbers[0] == everything == sum(numbers[1:])
-    refuted = page.locator("[data-verdict=refuted]")
-    refuted.focus()
+    failed = page.locator("[data-verdict='does not hold']")
+    failed.focus()
     page.keyboard.press("Enter")
     shown = [row for row in rows.all() if row.is_visible()]
-    assert len(shown) == int(refuted.inner_text().split()[-1])
-    assert all("refuted" in row.inner_text() for row in shown)
-    assert refuted.get_attribute("aria-pressed") == "true"
+    assert len(shown) == int(failed.inner_text().split()[-1])
+    assert all("does not hold" in row.inner_text() for row in shown)
+    assert failed.get_attribute("aria-pressed") == "true"
     hidden = rows.nth(0).get_attribute("id")
     page.evaluate("name => { location.hash = name }", hidden)
     page.wait_for_function("name => document.getElementById(name).checkVisibility()", arg=hidden)

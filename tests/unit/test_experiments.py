@@ -345,7 +345,7 @@ class TestCommand:
         assert command.main(["compare", "table-1"]) == 0
         lines = capsys.readouterr().out.splitlines()
         row = next(line for line in lines if line.startswith("table-1/p10-sd"))
-        numbers = ["0.12", "0.129928", "0.0459365", "nats", "corrected"]
+        numbers = ["0.12", "0.129928", "0.0459365", "nats", "misprint"]
         assert row.split() == ["table-1/p10-sd", *numbers]
 
     def test_compare_all_prints_both_ledgers(self, capsys: pytest.CaptureFixture[str]) -> None:

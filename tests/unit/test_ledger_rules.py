@@ -72,16 +72,62 @@ def test_an_unknown_test_is_an_error() -> None:
         (
             NEAR | {"replicates": 5},
             None,
-            "It holds within 1 nats of zero, by the 99 % interval (t, 5 replicates); outside it does not",
+            "Holds within 1 nats of zero, fails outside, by the 99 % interval (t, 5",
         ),
         (NEAR, 2.0, "within 1 nats of the published value"),
-        (DIGITS, 2.0, "within 0.005 of the printed digits; outside it holds after a repair."),
-        (MORE, None, "It holds above 0 nats, by the 99 % interval; outside it does not hold."),
-        (JOINT, None, "It does not hold if p < 0.001; a test confirms nothing."),
+        (DIGITS, 2.0, "Holds within 0.005 of the printed digits, fails outside."),
+        (MORE, None, "Holds above 0 nats, fails outside"),
+        (JOINT, None, "Fails if p < 0.001; a test confirms nothing."),
     ],
 )
 def test_a_rule_reads_as_a_sentence(rule: dict | None, published: float | None, words: str) -> None:
     assert words in ledger.in_words(rule, published, "nats")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "group", "word"),
+    [
+        ("confirmed", "", "holds as printed"),
+        ("confirmed", "table-1", "holds as printed"),
+        ("corrected", "table-1", "misprint"),
+        ("corrected", "table-2", "misprint"),
+        ("corrected", "index", "misprint"),
+        ("corrected", "sign", "misprint"),
+        ("corrected", "withdrawn", "holds after a repair"),
+        ("corrected", "", "holds after a repair"),
+        ("refuted", "flat", "does not hold"),
+        ("refuted", "index", "does not hold"),
+        ("undecided", "", "undecided"),
+        ("not-reproducible", "", "not reproducible"),
+        ("needs-weights", "", "needs weights"),
+    ],
+)
+def test_what_readers_see_of_a_verdict(verdict: str, group: str, word: str) -> None:
+    assert ledger.shown({"verdict": verdict, "group": group}) == word
+    assert word in ledger.MEANINGS
+
+
+def test_a_group_is_one_statement_with_its_worst_verdict_and_latest_rule() -> None:
+    columns = ("id", "verdict", "group", "rule_known")
+    rows = [
+        ("digit", "confirmed", "table-1", "before"),
+        ("alone", "confirmed", "", "partly"),
+        ("cut-digit", "corrected", "table-1", "after"),
+        ("another", "confirmed", "", "after"),
+        ("curve", "refuted", "flat", "after"),
+        ("caption", "undecided", "flat", "partly"),
+        ("again", "confirmed", "still", "partly"),
+        ("and-again", "confirmed", "still", "before"),
+        ("theorem", "illustration", "", None),
+    ]
+    assert ledger.statements(dict(zip(columns, row, strict=True)) for row in rows) == [
+        ("misprint", "after"),
+        ("holds as printed", "partly"),
+        ("holds as printed", "after"),
+        ("does not hold", "after"),
+        ("holds as printed", "partly"),
+        ("illustration", None),
+    ]
 
 
 def test_recording_writes_findings_and_nothing_else(tmp_path: Path) -> None:
