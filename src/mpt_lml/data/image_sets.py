@@ -105,7 +105,7 @@ def images(name: str = "digits", split: Split = "train") -> Images:
 
 
 def _digits(split: Split) -> Float[Tensor, "N 64"]:
-    """Pixels from 0 to 16, from scikit-learn's file: to import it would take a second."""
+    """Pixels from 0 to 16, read from scikit-learn's file: importing the library would take a second."""
     (folder,) = find_spec("sklearn").submodule_search_locations  # type: ignore[union-attr, misc]
     rows = torch.tensor(np.loadtxt(Path(folder, "datasets/data/digits.csv.gz"), delimiter=","))
     pixels = rows[:, :64]  # behind them stands the class
@@ -113,7 +113,7 @@ def _digits(split: Split) -> Float[Tensor, "N 64"]:
 
 
 def _is_in_split(count: int, step: int, split: Split) -> Bool[Tensor, " N"]:
-    """Of each row whether it is of the split; every ``step``-th is of the test split."""
+    """Membership of each row in ``split``: every ``step``-th row belongs to the test split."""
     is_test = torch.arange(count) % step == step - 1
     return is_test if split == "test" else ~is_test
 
@@ -153,7 +153,7 @@ def _read_color(folder: Path) -> np.ndarray:
 
 
 def _read_npz(path: Path) -> np.ndarray:
-    """``images``, in one fixed random order: a file may be sorted by class."""
+    """The array ``images`` of a file, in one fixed random order: a file may be sorted by class."""
     # Opened here: of a broken file, np.load leaves its own stream open.
     with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
         pixels = stored["images"]

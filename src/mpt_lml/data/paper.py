@@ -1,4 +1,4 @@
-"""What the paper gives: its own draw of data, and the curves that the authors stored."""
+"""Data of the paper: its draw from a Gaussian, and the curves that the authors stored."""
 
 from typing import NamedTuple
 
@@ -26,7 +26,7 @@ class GaussianDraw(NamedTuple):
 def paper_gaussian(
     num_data: Count, num_features: Count, latent_dim: Index, *, generator: torch.Generator
 ) -> GaussianDraw:
-    """The paper's own draw, number for number: x = Z Wᵀ + ε/5 with **one** ε a datum.
+    """The paper's draw of data, number for number: x = Z Wᵀ + ε/5 with **one** ε a datum.
 
     W (D, K), Z (N, K) and ε (N, 1) are drawn in float32 and in this order, as the authors' published
     code does. The noise is shared by all D coordinates and has standard deviation 1/5 where the

@@ -1,4 +1,4 @@
-"""A hub that does not answer: it is asked once, and what is in the cache has to do.
+"""Hubs that do not answer: a hub is asked once, and then the cache has to do.
 
 The one question goes without the repetitions of ``huggingface_hub``, which take minutes where there is
 no network, and waits ``HF_HUB_ETAG_TIMEOUT`` seconds (its variable, 10 by default). A download that
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 
 def answers_about_data(name: str) -> bool:
-    """Does the hub say what it has of a data set?"""
+    """Check whether the hub lists the files of a data set."""
     from huggingface_hub import constants, dataset_info
 
     try:
@@ -22,7 +22,7 @@ def answers_about_data(name: str) -> bool:
 
 @contextmanager
 def offline() -> Iterator[None]:
-    """The hub is not asked while the block runs, as with ``HF_HUB_OFFLINE``."""
+    """Context in which the hub is not asked, as with ``HF_HUB_OFFLINE``."""
     from huggingface_hub import constants
 
     usual = constants.HF_HUB_OFFLINE

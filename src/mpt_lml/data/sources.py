@@ -1,4 +1,4 @@
-"""Where data are looked for: the folder that ``MPT_LML_DATA`` names, then the hub."""
+"""Sources of data: the folder that ``MPT_LML_DATA`` names, then the hub."""
 
 import hashlib
 import os
@@ -68,7 +68,7 @@ def from_hub(missing: DataNotFoundError, *names: str, split: str) -> Any:
 
 
 def not_found(name: str, files: str, hub: str, default: str) -> DataNotFoundError:
-    """What to do without ``name``; ``hub`` is its name there, or a sentence without one."""
+    """Error that says how to get ``name``; ``hub`` is its name on the hub, or a sentence instead."""
     if "/" in hub and " " not in hub:
         hub = (
             f"with a network: pip install 'mpt-lml[score]', which loads {hub} from the hub "
