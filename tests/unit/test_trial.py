@@ -39,7 +39,7 @@ def test_a_sum_is_off_by_what_its_precision_rounds(precision: torch.dtype) -> No
 @pytest.mark.parametrize("num_values", [2, 100, 30522])
 @pytest.mark.parametrize("precision", [torch.bfloat16, torch.float16, torch.float32])
 def test_a_sum_that_is_farther_off_is_refused(precision: torch.dtype, num_values: int) -> None:
-    most = trial.most_off(precision, num_values)
+    most = trial.normalization_tolerance(precision, num_values)
     rounds = torch.finfo(precision).eps * math.log(num_values)  # the answers are rounded, too
     values = torch.full((1, num_values), -math.log(num_values), dtype=torch.float64)
     too_large = (values + 1.1 * (most + rounds)).to(precision)
@@ -85,16 +85,16 @@ def test_probabilities_are_told_from_logits() -> None:
 def test_every_hidden_value_is_replaced_and_no_other() -> None:
     x = torch.tensor([[0, 2, 1], [2, 0, 2]])
     mask = torch.tensor([[True, True, False], [False, False, True]])
-    other = trial.with_others_hidden(x, mask, 3)
+    other = trial.with_hidden_replaced(x, mask, 3)
     assert torch.equal(other != x, mask)
     assert ((other >= 0) & (other < 3)).all()
 
 
 def test_any_of_the_answers_may_tell() -> None:
     same = torch.tensor([0.0, math.nan])
-    trial.require_blind("f", [same, same + 1e-6, same], "Mend it.")
+    trial.require_no_leakage("f", [same, same + 1e-6, same], "Mend it.")
     with pytest.raises(ValueError, match="f changes its answer .*reads what it scores.* Mend it"):
-        trial.require_blind("f", [same, same, same + 1e-3], "Mend it.")
+        trial.require_no_leakage("f", [same, same, same + 1e-3], "Mend it.")
 
 
 X = torch.randint(7, (1, 12), generator=generator(4))

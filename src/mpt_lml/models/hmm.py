@@ -23,10 +23,10 @@ from mpt_lml.numerics import LOG_ZERO, double, draw_uniform, log_or_zero, log_su
 __all__ = ["HMM"]
 
 CACHE_BYTES = 2**21
-"""2 MiB, a core's cache: the messages of one batch of sequences stay in it."""
+"""Bytes (2 MiB) of a core's cache, in which the messages of one batch of sequences stay."""
 
 _SMALLEST_MOVE = 1e-280
-"""Where every transition is at least this, what underflows (1e-308) is below the last digit of a sum."""
+"""Least transition for which terms that underflow (1e-308) are below the last digit of a sum."""
 
 
 @final
@@ -97,7 +97,7 @@ class HMM(TractableModel):
         *,
         preferred: Annotated[float, Interval("(0,1)")] = 0.95,
     ) -> "HMM":
-        """The book's language: states on a circle, each with its own few symbols.
+        """The book's language: states on a circle, each of which prefers a few symbols.
 
         A state is followed by its successor (.7), by itself (.2) or by the one after the successor
         (.05); the last .05 is spread evenly. The first state is uniform, the chain's stationary law.
@@ -106,7 +106,7 @@ class HMM(TractableModel):
             num_states: Q.
             num_symbols: V, a multiple of Q.
             num_features: D, the length of a sequence.
-            preferred: share of a state's emissions that its own symbols have.
+            preferred: share of a state's emissions that its preferred symbols have.
 
         Returns:
             The model, in double precision.
@@ -168,8 +168,8 @@ class HMM(TractableModel):
             return self._in_batches(self._log_states, x, ~observed)
 
     def _log_states(self, x: Tensor, mask: Tensor) -> Tensor:
-        leaves = self._leaves(self._log_emitted(x), mask)
-        log_states = (self._around(leaves) + leaves).log_softmax(dim=1)
+        log_evidence = self._log_evidence(self._log_emitted(x), mask)
+        log_states = (self._around(log_evidence) + log_evidence).log_softmax(dim=1)
         is_impossible = log_states < 0.5 * LOG_ZERO
         log_states = log_states.masked_fill(is_impossible, -math.inf)
         return log_states.permute(2, 0, 1).contiguous().to(self.emission)
@@ -190,14 +190,14 @@ class HMM(TractableModel):
 
     def _log_observed(self, x: Tensor, mask: Tensor) -> Float[Tensor, " B"]:
         """log p(x_R) of every pair."""
-        leaves = self._leaves(self._log_emitted(x), mask)
-        before, scales = self._forward(leaves)
-        log_probability = log_sum(before[-1] + leaves[-1], 0) + torch.stack(scales).sum(dim=0)
+        log_evidence = self._log_evidence(self._log_emitted(x), mask)
+        before, scales = self._forward(log_evidence)
+        log_probability = log_sum(before[-1] + log_evidence[-1], 0) + torch.stack(scales).sum(dim=0)
         return log_probability.to(self.emission)
 
     def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
         log_emitted = self._log_emitted(x)
-        log_states = self._around(self._leaves(log_emitted, mask)).log_softmax(dim=1)
+        log_states = self._around(self._log_evidence(log_emitted, mask)).log_softmax(dim=1)
         # p(x_j | x_R) = Σ_q p(z_j = q | x_R) emission[q, x_j] of a masked j, which is not in R.
         log_each = log_sum(log_states + log_emitted, 1)
         return log_each.T.contiguous().to(self.emission)
@@ -208,37 +208,37 @@ class HMM(TractableModel):
         log_emission = double(self.emission).log().expand(*shape[:2], -1)
         return log_emission.gather(2, x.T[:, None].expand(shape))
 
-    def _leaves(
+    def _log_evidence(
         self, log_emitted: Float[Tensor, "D Q B"], mask: Bool[Tensor, "B D"]
     ) -> Float[Tensor, "D Q B"]:
-        """The same where x_j is observed, and log 1 where it is masked: any symbol is emitted."""
+        """log p(x_j | z_j) where x_j is observed, and log 1 where it is masked: any symbol is emitted."""
         # As a product: torch.where takes twice as long. All logarithms are finite.
         is_observed = (~mask).T.contiguous()[:, None]
         return log_emitted * is_observed.to(log_emitted)
 
     def _forward(
-        self, leaves: Float[Tensor, "D Q B"]
+        self, log_evidence: Float[Tensor, "D Q B"]
     ) -> tuple[list[Float[Tensor, "Q B"]], list[Float[Tensor, " B"]]]:
         """log p(x_R before j, z_j) of every place j, less the scales of 1, ..., j, and these scales."""
-        message = log_or_zero(double(self.initial))[:, None].expand_as(leaves[0])
+        message = log_or_zero(double(self.initial))[:, None].expand_as(log_evidence[0])
         messages = [message]
-        scales = [torch.zeros_like(leaves[0, 0])]
+        scales = [torch.zeros_like(log_evidence[0, 0])]
         arriving = double(self.transition).T.contiguous()
-        for leaf in leaves[:-1].unbind():
-            message, scale = self._step(message + leaf, arriving)
+        for evidence in log_evidence[:-1].unbind():
+            message, scale = self._step(message + evidence, arriving)
             messages.append(message)
             scales.append(scale)
         return messages, scales
 
-    def _around(self, leaves: Float[Tensor, "D Q B"]) -> Float[Tensor, "D Q B"]:
+    def _around(self, log_evidence: Float[Tensor, "D Q B"]) -> Float[Tensor, "D Q B"]:
         """log p(x_R but for x_j, z_j) of every place j, less a number for each place and sequence."""
-        before, _ = self._forward(leaves)
-        after = torch.zeros_like(leaves[0])  # log p(x_R after j | z_j), less its scales
+        before, _ = self._forward(log_evidence)
+        after = torch.zeros_like(log_evidence[0])  # log p(x_R after j | z_j), less its scales
         around = [before[-1] + after]
         leaving = double(self.transition)
-        steps_back = zip(reversed(before[:-1]), reversed(leaves[1:].unbind()), strict=True)
-        for message, leaf in steps_back:
-            after, _ = self._step(after + leaf, leaving)
+        steps_back = zip(reversed(before[:-1]), reversed(log_evidence[1:].unbind()), strict=True)
+        for message, evidence in steps_back:
+            after, _ = self._step(after + evidence, leaving)
             around.append(message + after)
         return torch.stack(around[::-1])
 
@@ -254,7 +254,7 @@ class HMM(TractableModel):
         if self._moves_anywhere:
             return (moves @ relative.exp_()).log(), scale
         # Some state may be reached only from states that have become too improbable for exp: here
-        # each sum is taken relative to its own largest term.
+        # each sum is taken relative to its largest term.
         return log_sum(log_or_zero(moves)[:, :, None] + relative, 1), scale
 
 

@@ -177,8 +177,8 @@ def _ratios(table: Tensor, mask: Tensor) -> Tensor:
 class ConditionalTable(ConditionalModel):
     """Any family q(x_j | x_R) of D coordinates with values 0..V−1: what a masked network may say.
 
-    Every conditional is a distribution of its own. Nothing makes them fit together, so they have no
-    joint, no marginals and no ``sample`` of their own.
+    Every conditional is a separate distribution. Nothing makes them fit together, so they have no
+    joint, no marginals and no ``sample``.
 
     Args:
         logits: unnormalized and finite, (2^D, V^D, D, V). The first axis is the mask, as

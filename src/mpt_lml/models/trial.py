@@ -10,12 +10,12 @@ from torch import Tensor
 
 from mpt_lml.numerics import double
 
-_MOST_CHANGED = 1e-4
-"""Of an answer that is the same: kernels may round otherwise what stands beside other numbers."""
-_MOST_OFF = 1e-3
+_SAME_ANSWER_TOLERANCE = 1e-4
+"""Nats by which equal answers may differ: kernels round otherwise beside other numbers."""
+_NORMALIZATION_TOLERANCE = 1e-3
 """Nats a place by which probabilities may miss 1. A log-softmax in float32 misses it by 1e-5 at most,
 with 126,464 values, of logits in any precision."""
-_MOST_ROUNDED = 0.25
+_MAX_BATCH_TOLERANCE = 0.25
 """Nats by which the expected log-probability at a place may differ between batches. Other shapes take
 other kernels, which round otherwise: by 1e-5 in float32; by some hundredths in bfloat16, which rounds
 a logit of 20 by up to 0.06."""
@@ -24,7 +24,7 @@ _Function = Callable[[Tensor, Tensor], Tensor]
 
 
 class _Row(NamedTuple):
-    """One datum, and what was answered of it alone."""
+    """One datum, and the answer for it alone."""
 
     x: Int[Tensor, "1 D"]
     mask: Bool[Tensor, "1 D"]
@@ -34,46 +34,46 @@ class _Row(NamedTuple):
 def try_log_values(
     name: str, function: _Function, x: Int[Tensor, "B D"], mask: Bool[Tensor, "B D"]
 ) -> int:
-    """Try a function that says what its hidden coordinates are, and refuse one that cannot be right.
+    """Validate a function that gives log-probabilities of hidden coordinates.
 
-    It is tried on the datum of which most is hidden: under its mask, and with a half, a quarter and a
-    single one of those coordinates hidden, because a function may treat few in another way than many.
-    At each of these rates it is asked twice, with two texts at the hidden coordinates; then twice
-    with a second row beside it. That takes ten calls of one or two rows. What it does at other rates
-    and in larger batches is not tried.
+    It is called with the datum of which most is hidden: under its mask, and with a half, a quarter and a
+    single one of those coordinates hidden, because a function may treat few otherwise than many.
+    At each of these rates it is called twice, with two texts at the hidden coordinates; then twice
+    with a second row beside it. That takes ten calls of one or two rows. Other rates and larger
+    batches are not checked.
 
     Args:
         name: of the function, in messages.
         function: takes integers ``x`` and ``mask``, both (B, D), and gives log q(x_j = v | x_R) of
             the hidden coordinates only, nats, (M, V). NaN is let through as by
             :func:`require_normalized`.
-        x: data, of which one is tried, (B, D).
+        x: data, of which one is used, (B, D).
         mask: one mask a datum, (B, D).
 
     Returns:
         V, the number of values.
 
     Raises:
-        ValueError: as of :func:`require_normalized` and :func:`require_blind`, for a function that
+        ValueError: as of :func:`require_normalized` and :func:`require_no_leakage`, for a function that
             answers the same question in two ways, and for one whose answer for a row depends on the
             other rows.
     """
     most_hidden = int(mask.sum(dim=1).argmax())
     datum = x[most_hidden : most_hidden + 1]
     most = mask[most_hidden : most_hidden + 1]
-    tried_masks = _with_fewer_hidden(most)
+    trial_masks = _with_fewer_hidden(most)
     answers = []
-    for tried in tried_masks:
-        values = function(datum, tried)
-        num_hidden = tried.sum().expand(len(values))
+    for trial_mask in trial_masks:
+        values = function(datum, trial_mask)
+        num_hidden = trial_mask.sum().expand(len(values))
         require_normalized(name, values, num_hidden, x.shape[1])
         values = values.double()
-        _require_blind_and_steady(name, function, datum, tried, values)
+        _require_no_leakage_and_no_draws(name, function, datum, trial_mask, values)
         answers.append(values)
     row = _Row(datum, most, answers[0])
-    other = _Row(datum, tried_masks[-1], answers[-1])
-    if len(tried_masks) == 1:  # one coordinate is hidden: no mask makes another row of this datum
-        other = _another_row(function, x, mask, datum)
+    other = _Row(datum, trial_masks[-1], answers[-1])
+    if len(trial_masks) == 1:  # one coordinate is hidden: no mask makes another row of this datum
+        other = _different_row(function, x, mask, datum)
     _require_independent_rows(name, function, row, other)
     return values.shape[1]
 
@@ -81,7 +81,7 @@ def try_log_values(
 def require_normalized(
     name: str, log_values: Float[Tensor, "M V"], num_hidden: Int[Tensor, " M"], num_features: int
 ) -> None:
-    """Refuse answers that are no logarithms of probabilities.
+    """Check that answers are logarithms of probabilities.
 
     Args:
         name: of the function, in the message.
@@ -93,9 +93,9 @@ def require_normalized(
 
     Raises:
         ValueError: where the probabilities of all values do not add up to 1, within
-            :func:`most_off`, and where some of these are NaN.
+            :func:`normalization_tolerance`, and where some of these are NaN.
     """
-    most = most_off(log_values.dtype, log_values.shape[1])
+    most = normalization_tolerance(log_values.dtype, log_values.shape[1])
     values = double(log_values)
     log_total = values.logsumexp(dim=1)
     if log_total.isnan().any():
@@ -121,7 +121,7 @@ def require_normalized(
 def _require_no_single_nan(
     name: str, values: Float[Tensor, "M V"], num_hidden: Int[Tensor, " M"], num_features: int
 ) -> None:
-    """Refuse NaN of some values beside numbers of others, of which nothing can be said."""
+    """Check that the answer for a coordinate is NaN for all values or for none."""
     is_nan = values.isnan()
     is_some = is_nan.any(dim=1) & ~is_nan.all(dim=1)
     if not is_some.any():
@@ -135,8 +135,8 @@ def _require_no_single_nan(
     )
 
 
-def most_off(dtype: torch.dtype, num_values: int) -> float:
-    """By how much log Σ_v q(v) of an honest answer can miss 0, nats.
+def normalization_tolerance(dtype: torch.dtype, num_values: int) -> float:
+    """Tolerance in nats within which log Σ_v q(v) of a normalized answer is 0.
 
     Rounded to unit roundoff u, each log q(v) moves by at most u |log q(v)|. So the sum lies between
     those of q^(1+u) and of q^(1−u), which for V values are at least V^(−u) and at most V^u: the
@@ -146,26 +146,29 @@ def most_off(dtype: torch.dtype, num_values: int) -> float:
         dtype: in which it was answered.
         num_values: V.
 
-    >>> round(most_off(torch.float32, 30522), 4), round(most_off(torch.bfloat16, 30522), 4)
+    >>> (
+    ...     round(normalization_tolerance(torch.float32, 30522), 4),
+    ...     round(normalization_tolerance(torch.bfloat16, 30522), 4),
+    ... )
     (0.001, 0.0413)
     """
     unit_roundoff = torch.finfo(dtype).eps / 2
-    return _MOST_OFF + unit_roundoff * math.log(max(num_values, 1))
+    return _NORMALIZATION_TOLERANCE + unit_roundoff * math.log(max(num_values, 1))
 
 
-def with_others_hidden(
+def with_hidden_replaced(
     x: Int[Tensor, "B D"], mask: Bool[Tensor, "B D"], num_values: int
 ) -> Int[Tensor, "B D"]:
-    """The data with another value at every hidden coordinate."""
+    """Copy of the data with another value at every hidden coordinate."""
     return torch.where(mask, (x + 1) % num_values, x)
 
 
-def require_blind(name: str, answers: Sequence[Tensor], remedy: str) -> None:
-    """Refuse a function that looks at what is hidden.
+def require_no_leakage(name: str, answers: Sequence[Tensor], remedy: str) -> None:
+    """Leakage check: refuse a function that reads hidden coordinates.
 
     Args:
         name: of the function, in the message.
-        answers: what it says of the same data with different values at hidden coordinates.
+        answers: its answers for the same data with different values at hidden coordinates.
         remedy: what to do.
 
     Raises:
@@ -188,14 +191,14 @@ def _with_fewer_hidden(most: Bool[Tensor, "1 D"]) -> list[Bool[Tensor, "1 D"]]:
     return [most & (rank % step == 0) for _, step in sorted(step_by_number.items(), reverse=True)]
 
 
-def _require_blind_and_steady(
+def _require_no_leakage_and_no_draws(
     name: str, function: _Function, datum: Tensor, mask: Tensor, values: Tensor
 ) -> None:
-    """Refuse a function that answers otherwise where another text is hidden.
+    """Refuse a function whose answer depends on hidden values, or changes from call to call.
 
-    Asked the same once more, one that reads it says the same again, and one that draws does not.
+    A second call with the same data tells the two apart.
     """
-    other_datum = with_others_hidden(datum, mask, values.shape[1])
+    other_datum = with_hidden_replaced(datum, mask, values.shape[1])
     other_values = function(other_datum, mask).double()
     if _is_same(other_values, values):
         return
@@ -205,11 +208,11 @@ def _require_blind_and_steady(
             "something from call to call. Call eval() of the network, and let nothing be kept."
         )
     remedy = "Where mask is True show it a mask token or anything constant."
-    require_blind(name, [values, other_values], remedy)
+    require_no_leakage(name, [values, other_values], remedy)
 
 
-def _another_row(function: _Function, x: Tensor, mask: Tensor, datum: Tensor) -> _Row:
-    """The first of the data that shows something else than ``datum`` does, or the first at all."""
+def _different_row(function: _Function, x: Tensor, mask: Tensor, datum: Tensor) -> _Row:
+    """First datum with other visible values than ``datum``, or the first of all."""
     is_other = ((x != datum) & ~mask).any(dim=1) & mask.any(dim=1)
     first = int(is_other.int().argmax())
     row = x[first : first + 1]
@@ -218,9 +221,9 @@ def _another_row(function: _Function, x: Tensor, mask: Tensor, datum: Tensor) ->
 
 
 def _require_independent_rows(name: str, function: _Function, row: _Row, other: _Row) -> None:
-    """Refuse a function whose answer for a row depends on what is asked together with it.
+    """Refuse a function whose answer for a row depends on the other rows of its batch.
 
-    How much a network rounds cannot be told from its answer, which is float32 where bfloat16 was cast
+    How much a network rounds cannot be seen from its answer, which is float32 where bfloat16 was cast
     before the log-softmax. So it is measured, by a row beside a copy of itself.
     """
     twice = torch.cat([row.x, row.x])
@@ -232,7 +235,7 @@ def _require_independent_rows(name: str, function: _Function, row: _Row, other: 
     lengths = [len(other.log_values), len(row.log_values)]
     of_other, of_row = function(both, both_masks).double().split(lengths)
     change = max(_change(of_other, other.log_values), _change(of_row, row.log_values))
-    if change > min(_MOST_ROUNDED, _MOST_OFF + 10.0 * rounding):
+    if change > min(_MAX_BATCH_TOLERANCE, _NORMALIZATION_TOLERANCE + 10.0 * rounding):
         raise ValueError(
             f"{name} answers otherwise of a row when another row is asked with it: its "
             f"log-probabilities change by {change:.2g} nats. Let no mean, softmax, norm or state run "
@@ -241,7 +244,7 @@ def _require_independent_rows(name: str, function: _Function, row: _Row, other: 
 
 
 def _is_same(values: Tensor, others: Tensor) -> bool:
-    return torch.allclose(values, others, rtol=0, atol=_MOST_CHANGED, equal_nan=True)
+    return torch.allclose(values, others, rtol=0, atol=_SAME_ANSWER_TOLERANCE, equal_nan=True)
 
 
 def _change(values: Float[Tensor, "M V"], expected: Float[Tensor, "M V"]) -> float:

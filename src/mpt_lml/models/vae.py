@@ -53,7 +53,7 @@ class LatentVariableModel(ABC):
 
     @property
     def data_device(self) -> torch.device | None:
-        """Where the decoder's weights are, and data have to be; None where the model knows none."""
+        """Device of the decoder's weights, on which data have to be; None where the model knows none."""
         return None if self._weight is None else self._weight.device
 
     @abstractmethod
@@ -77,7 +77,7 @@ class LatentVariableModel(ABC):
 
     @checked(finite=False)
     def log_factors(self, x: Data, z: Float[Tensor, "*S N K"]) -> Float[Tensor, "*S N D"]:
-        """log p(x_d | z) for every datum and its own z.
+        """log p(x_d | z) for every datum and its z.
 
         Args:
             x: data, (N, D).
@@ -165,7 +165,7 @@ class LatentVariableModel(ABC):
         z: Float[Tensor, "*S N K"],
         observed: Bool[Tensor, "... D"] | None = None,
     ) -> Float[Tensor, "*S N"]:
-        """log p(x_R, z) for every datum and its own z.
+        """log p(x_R, z) for every datum and its z.
 
         Args:
             x: data, (N, D).
@@ -335,7 +335,7 @@ def dense_parameters(
 def draw_layers(
     part: Part, widths: Sequence[int], generators: Sequence[torch.Generator]
 ) -> dict[str, Tensor]:
-    """One network of :func:`dense_parameters`, with a layer from each width to the next."""
+    """Draw one network of :func:`dense_parameters`, with a layer from each width to the next."""
     layers = {}
     for layer, (inputs, outputs) in enumerate(itertools.pairwise(widths)):
         uniform = torch.stack([torch.rand(inputs, outputs, generator=g) for g in generators])
@@ -346,7 +346,7 @@ def draw_layers(
 
 @full_precision()
 def dense(parameters: Parameters, part: Part, inputs: Tensor) -> Float[Tensor, "B N O"]:
-    """The network ``part`` of every run applied to its own inputs, under ``torch.autocast``, too.
+    """The network ``part`` of every run applied to the inputs of that run, under ``torch.autocast``, too.
 
     Args:
         parameters: those of :func:`dense_parameters`, of B runs.
@@ -420,7 +420,7 @@ def dense_model(parameters: Parameters, run: int, noise_variance: Positive | Non
 
 
 class NetworkSizes(NamedTuple):
-    """What :func:`dense_parameters` was asked for."""
+    """Sizes of networks that :func:`dense_parameters` makes."""
 
     num_runs: int
     num_features: int
@@ -428,7 +428,7 @@ class NetworkSizes(NamedTuple):
 
 
 def network_sizes(parameters: Parameters) -> NetworkSizes:
-    """What :func:`dense_parameters` was asked for, read from its weights.
+    """Read the sizes that :func:`dense_parameters` was called with from its weights.
 
     Args:
         parameters: of B runs.
@@ -459,7 +459,7 @@ def network_sizes(parameters: Parameters) -> NetworkSizes:
 
 
 def _ends(parameters: Parameters, part: Part) -> tuple[int, int]:
-    """How many inputs and outputs a network has, whose layers have to fit each other."""
+    """Numbers of inputs and outputs of a network, whose layers have to fit each other."""
     require_one_dtype(**{name: v for name, v in parameters.items() if name.startswith(f"{part}/")})
     sizes: dict[str, int] = {}  # of runs and inputs, once they are known
     for layer in range(_num_layers(parameters, part)):
@@ -477,7 +477,7 @@ def _ends(parameters: Parameters, part: Part) -> tuple[int, int]:
 
 
 def _num_layers(parameters: Parameters, part: Part) -> int:
-    """How many layers there are of a network, each with a weight and a bias."""
+    """Number of layers of a network, each with a weight and a bias."""
     num_tensors = sum(name.startswith(f"{part}/") for name in parameters)
     if not num_tensors:
         raise ValueError(
