@@ -61,7 +61,7 @@ def exact_curve(model: ConditionalModel, x: Data) -> MaskCurve:
 
 @checked
 def subset_curve(model: TractableModel, x: Data) -> MaskCurve:
-    """The same curve from 2^D marginals: S(x; M) = ℓ_{D−M+1} − ℓ_{D−M} (telescoping lemma).
+    """Exact curve from 2^D marginals: S(x; M) = ℓ_{D−M+1} − ℓ_{D−M} (telescoping lemma).
 
     Every marginal is computed once, where the definition asks for D 2^{D−1} conditionals.
 
@@ -136,7 +136,7 @@ def sampled_curve(
         x: data, (N, D).
         num_masks: P, masks a size.
         generator: source of randomness.
-        scheme: ``"independent"``: fresh masks for every size (the paper's way). ``"nested"``: one
+        scheme: ``"independent"``: fresh masks for every size (as in the paper). ``"nested"``: one
             random order a replicate, whose first M coordinates are the mask of size M.
         targets: ``"all"``: score every masked coordinate. ``"one"``: the last of them in the order,
             which is a random one; with ``"nested"`` that is the chain rule along each order.

@@ -45,7 +45,7 @@ _BEST_ACCEPTANCE = 0.65
 
 
 class _Chains(NamedTuple):
-    """Where chains are, and what their next move needs to know of the likelihood there."""
+    """State of chains: their positions, and the likelihood there with its gradient."""
 
     position: Float[Tensor, "*B K"]
     log_likelihood: Float[Tensor, "*B"]
@@ -194,10 +194,10 @@ def annealed_evidence(
 
 
 def _geometric_temperatures(num_steps: int, num_data: int) -> list[float]:
-    """β from 0 to 1 in even steps while β N is small, where the prior rules, then in equal ratios."""
-    bend = 0.3 * num_data
-    log_last = math.log1p(bend)
-    return [math.expm1(step / num_steps * log_last) / bend for step in range(num_steps + 1)]
+    """Temperatures β from 0 to 1: even steps while β N is small (the prior rules), then equal ratios."""
+    scale = 0.3 * num_data
+    log_last = math.log1p(scale)
+    return [math.expm1(step / num_steps * log_last) / scale for step in range(num_steps + 1)]
 
 
 def _annealed_weights(

@@ -75,7 +75,7 @@ def exact_variance(
     Args:
         model: any conditionals.
         x: data, (N, D), over which estimates are averaged.
-        scheme: ``independent`` masks of every size (the paper's way); ``nested``, the masks of one
+        scheme: ``independent`` masks of every size (as in the paper); ``nested``, the masks of one
             random order; ``random_size``, D times the score of one mask of a uniformly random size.
         targets: ``all`` masked coordinates are scored, or a random ``one`` of them.
 
@@ -106,7 +106,10 @@ def exact_variance(
 def _variance_over_orders(
     values: Float[Tensor, "P D"], subset: Bool[Tensor, "P D"], targets: Targets
 ) -> float:
-    """Over all D! orders, each of whose beginnings is a mask; ``subset`` are all but the empty one."""
+    """Variance over all D! orders, each of whose beginnings is a mask.
+
+    ``subset`` has the masks of all sizes but the empty one.
+    """
     orders = torch.tensor(list(itertools.permutations(range(subset.shape[1])))).to(subset.device)
     # The row of ``subset`` that masks order[:M]: one less than in masks.subsets, which has the empty set.
     row = (1 << orders).cumsum(dim=1) - 1

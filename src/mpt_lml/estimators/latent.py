@@ -36,7 +36,7 @@ from mpt_lml.results import Estimate
 from mpt_lml.verdicts import mean_and_error
 
 Observed = Bool[Tensor, "... D"] | None
-"""Which coordinates of each datum are observed: (N, D), or one row for all; None: every one."""
+"""Observed coordinates of each datum, (N, D), or in one row for all; None stands for every coordinate."""
 
 
 @checked(finite=False)
@@ -109,7 +109,7 @@ class GaussianProposal:
 
 
 ProposalRule = Callable[[LatentVariableModel, Tensor, Observed], GaussianProposal]
-"""(model, x (N, D), observed) -> the proposal for p(z | x_R)."""
+"""Function (model, x (N, D), observed) -> the proposal for p(z | x_R)."""
 
 
 # -- three rules for a proposal ---------------------------------------------------------------------

@@ -32,7 +32,7 @@ def mixture(
         offset: b of every run, (B, D).
         x: zeros and ones, (N, D).
         mask: (B, P, D), True means masked. The data are cut into P parts, and part p is scored with
-            mask p; P = 1 is the paper's way. None: the mean log p(x) instead of a score.
+            mask p; the paper has P = 1. None: the mean log p(x) instead of a score.
         grid: where z lives.
         block: (D/M) log p(x_A) instead, which forgets what was observed: the authors' published
             script trains it where the paper writes log p(x_A | x_R).
@@ -128,7 +128,7 @@ def linear_elbo(
     variance = encoder_log_variance.exp()[:, None]
     z = mean + variance.sqrt() * noise
     logits = z @ loadings.mT + offset[:, None]
-    if _sums_keep_their_digits(loadings, offset, z):
+    if _sums_are_accurate(loadings, offset, z):
         # Σ_d x_d ℓ_d through K numbers a datum, as on a grid: the only (N, D) array is the softplus.
         x_by_loadings = ((x @ loadings) * z).sum(dim=-1)
         likelihood = x_by_loadings + offset @ x.T - softplus(logits).sum(dim=-1)
@@ -138,12 +138,12 @@ def linear_elbo(
 
 
 @torch.no_grad()
-def _sums_keep_their_digits(
+def _sums_are_accurate(
     loadings: Float[Tensor, "B D K"], offset: Float[Tensor, "B D"], z: Float[Tensor, "B N K"]
 ) -> bool:
-    """Whether Σ x_d ℓ_d and Σ softplus(ℓ_d), which nearly cancel, are known well enough on their own.
+    """Whether Σ x_d ℓ_d and Σ softplus(ℓ_d), which nearly cancel, are accurate enough to be subtracted.
 
-    What is not finite is passed on the one way or the other.
+    Values that are not finite are returned in either case.
     """
     magnitudes = loadings.abs().sum(dim=1)[:, None] * z.abs()
     of_all = magnitudes.sum(dim=-1).max() + offset.abs().sum(dim=-1).max()

@@ -179,7 +179,7 @@ class Code(NamedTuple):
 def encode(
     parameters: Parameters, x: Float[Tensor, "B N I"], noise: Float[Tensor, "... B N K"]
 ) -> Code:
-    """z ~ q(z | x), made of ``noise``."""
+    """Draws z ~ q(z | x) that are made of ``noise``."""
     mean, log_variance = dense(parameters, "encoder", x).chunk(2, dim=-1)
     latent_dim = mean.shape[-1]
     if noise.shape[-1] != latent_dim:
