@@ -1,4 +1,4 @@
-"""Companions of part V: which masking rate, what a fixed size costs, masked diffusion."""
+"""Theory of masking: which masking rate, what a fixed size costs, masked diffusion."""
 
 from mpt_lml.theory import chains, diffusion, godambe, rates
 

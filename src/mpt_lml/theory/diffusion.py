@@ -30,13 +30,13 @@ from mpt_lml.orders import Ranks
 __all__ = ["bernstein", "block_elbo", "nelbo", "sample", "schedule_derivative", "step_elbo"]
 
 Schedule = Callable[[Tensor], Tensor]
-"""Times in [0, 1], of any shape -> mask rates."""
+"""Function from times in [0, 1], of any shape, to mask rates."""
 
-MOST_NODES = 4096
-"""Of an integral over time: far more would take hours."""
+MAX_NODES = 4096
+"""Most nodes of an integral over time: far more would take hours."""
 
-MOST_MISSED = 1e-6
-"""Of D times the largest score, by which the integral over time may miss what it is known to be."""
+AREA_TOLERANCE = 1e-6
+"""Tolerance of the integral over time, whose value is known, as a share of D times the largest score."""
 
 
 @checked(finite=False)
@@ -99,7 +99,7 @@ def schedule_derivative(schedule: Schedule, time: Float[Tensor, "*T"]) -> Float[
 
 
 def _rate_at(schedule: Schedule, time: Tensor) -> Tensor:
-    """ρ(t), after a look whether ``schedule`` is one."""
+    """ρ(t), after a check that ``schedule`` is one."""
     rate = schedule(time)
     ends = schedule(time.new_tensor([0.0, 1.0]))
     require_answer("schedule(time)", rate, time.shape, slope=False)
@@ -152,20 +152,20 @@ def nelbo(score: Float[Tensor, "*B D"], schedule: Schedule) -> Float[Tensor, "*B
 
 
 def _num_nodes(num_features: int) -> int:
-    """So many that Gauss–Legendre integrates ρ' S̃(ρ(t)) to rounding, also for ρ = t⁴.
+    """Number of nodes with which Gauss–Legendre integrates ρ' S̃(ρ(t)) to rounding, also for ρ = t⁴.
 
     On the ellipse with foci 0 and 1 on which |z| + |1 − z| = cosh η, the polynomial S̃ is at most
     cosh(η)^(D−1) max |S|, so that n nodes err by about exp(D η²/2 − 2 n η), at best exp(−2 n²/D). A
     schedule tᵏ widens the ellipse, as if D were k D. With n = 9 √D and k = 4 that is exp(−40).
     """
-    return min(MOST_NODES, max(64, math.ceil(9.0 * num_features**0.5)))
+    return min(MAX_NODES, max(64, math.ceil(9.0 * num_features**0.5)))
 
 
 def _require_area(bound: Tensor, score: Tensor, schedule: Schedule) -> None:
     """Refuse an integral over time that misses −Σ_M S(M), which it is for every schedule."""
     start, end = schedule(bound.new_tensor([0.0, 1.0])).detach().tolist()
     # A schedule that begins a little above 0 leaves out as much, and likewise at its end.
-    allowed = MOST_MISSED + abs(start) + abs(1.0 - end)
+    allowed = AREA_TOLERANCE + abs(start) + abs(1.0 - end)
     largest = score.shape[-1] * score.abs().amax(dim=-1)
     missed = (bound + score.sum(dim=-1)).abs()
     if (missed > allowed * largest).any():
@@ -202,9 +202,9 @@ def step_elbo(
 
 @checked(finite=False)
 def block_elbo(score: Float[Tensor, "*B D"], num_steps: Count) -> Float[Tensor, "*B"]:
-    """The same for T random blocks of (nearly) equal size: Σ_i (size of block i) S(M_i).
+    """Evidence lower bound for T random blocks of (nearly) equal size: Σ_i (size of block i) S(M_i).
 
-    M_i is how many coordinates are masked before block i. At T = D it is Σ_M S(M).
+    M_i is the number of coordinates that are masked before block i. At T = D it is Σ_M S(M).
 
     Args:
         score: S(x; M) for M = 1..D, nats, (..., D).
@@ -225,7 +225,7 @@ def block_elbo(score: Float[Tensor, "*B D"], num_steps: Count) -> Float[Tensor, 
 
 
 class Draws(NamedTuple):
-    """Draws of x, and how probable they were along the order that each was drawn in."""
+    """Draws of x, and the log-probability of each along the order in which it was drawn."""
 
     x: Int[Tensor, "N D"]
     log_probability: Float[Tensor, " N"]  # nats

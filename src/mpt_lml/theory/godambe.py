@@ -1,6 +1,6 @@
-"""How much masked scores lose as an estimating equation: Godambe information of sizes and laws.
+"""Godambe information of mask sizes and laws: the efficiency of masked scores as estimating equations.
 
-Of families N(0, Σ(θ)) at their true parameter. For coordinates R, ∇ log p(x_R) = x_Rᵀ G_R x_R − its
+Families are N(0, Σ(θ)) at their true parameter. For coordinates R, ∇ log p(x_R) = x_Rᵀ G_R x_R − its
 mean, G_{R,q} = ½ Σ_R⁻¹ (∂_q Σ)_R Σ_R⁻¹, and two such forms have covariance 2 tr(G Σ G' Σ). A masked
 score is a difference of these: no data are drawn, and masks only where 2^D are too many.
 
@@ -32,7 +32,7 @@ from mpt_lml.numerics import chunks, double
 __all__ = ["GaussianFamily", "Godambe"]
 
 MAX_FEATURES = 12
-"""Most coordinates of which all 2^D masks are visited."""
+"""Largest D for which all 2^D masks are visited."""
 
 _FORM_BYTES = 2**28  # of one batch of masks: several arrays of the size of their forms
 _EPSILON = torch.finfo(torch.float64).eps
@@ -84,7 +84,7 @@ class GaussianFamily:
 
     @property
     def data_device(self) -> torch.device:
-        """Where the family's numbers are."""
+        """Device of the family's tensors."""
         return self.covariance.device
 
     @classmethod
@@ -207,15 +207,15 @@ class GaussianFamily:
     def _products(
         self, forms: Float[Tensor, "*S P D D"], others: Float[Tensor, "*#S Q D D"]
     ) -> Float[Tensor, "*S P Q"]:
-        """In double precision."""
+        """2 tr(F Σ F' Σ) of all pairs, in double precision."""
         covariance = double(self.covariance)
         product = (forms @ covariance).flatten(-2)
         return 2.0 * product @ (covariance @ others).flatten(-2).mT
 
     def _rounding(self) -> float:
-        """What rounding of Σ and ∂Σ to double precision does to H and to the roots of J, at most.
+        """Bound of the error of H and of the roots of J from rounding Σ and ∂Σ to double precision.
 
-        In coordinates in which the Fisher information is 1, to the first order. With R the
+        It holds to the first order, in coordinates in which the Fisher information is 1. With R the
         correlations, T = L⁻¹ ∂Σ L⁻ᵀ is off by ε tr(R⁻¹) times the entries of ∂Σ, and by as much of
         itself for the error of Σ; forms are D times as large.
         """
@@ -239,7 +239,7 @@ class BestLaw(NamedTuple):
     probabilities: Float[Tensor, " S"]
     efficiency: float
     bound: float
-    """No law of these sizes has a larger efficiency."""
+    """Upper bound of the efficiency of all laws of these sizes."""
 
 
 @checked
@@ -254,7 +254,7 @@ class Godambe:
         sensitivity: H_M = −E ∇² D·S(x; M), (S, Q, Q).
         shared: the covariances of ∇ D·S(x; M) and ∇ D·S(x; M'), each over all masks of its size,
             (S, S, Q, Q).
-        one_mask: J_M where every datum is scored under one random mask of its own, (S, Q, Q).
+        one_mask: J_M where every datum is scored under one random mask, (S, Q, Q).
         num_features: D; left out where the sizes are 1, ..., D.
         rounding: of the H_M and of the roots of J_M, in coordinates in which ``fisher`` is 1: what
             they may be off by, besides the last digits of their entries.
@@ -313,7 +313,7 @@ class Godambe:
         num_masks: Annotated[int, Within(2)] = 64,
         generator: torch.Generator | None = None,
     ) -> "Godambe":
-        """At the point of a family, from all masks, or from random ones where there is a generator.
+        """Information at the point of a family, from all masks, or from random ones with a generator.
 
         Args:
             family: the family at its true parameter.
@@ -371,7 +371,7 @@ class Godambe:
 
     @property
     def data_device(self) -> torch.device:
-        """Where these matrices are."""
+        """Device of these matrices."""
         return self.fisher.device
 
     @property
@@ -412,7 +412,7 @@ class Godambe:
         *,
         masks_per_datum: Count = 1,
     ) -> Float[Tensor, "*B"]:
-        """The same where the size of every mask follows a law ν; differentiable.
+        """Efficiency where the size of every mask follows a law ν; it can be differentiated.
 
         Args:
             probabilities: ν, (..., S).
@@ -467,7 +467,7 @@ class Godambe:
         """The law of sizes with most information at one mask per datum, and what no law exceeds.
 
         Every size has the best *matrix* to multiply its gradient by (Godambe's weights, H_M J_M⁻¹).
-        The loss is convex in the law then; its slope is that of the equivalence
+        The loss is convex in the law then; its gradient is that of the equivalence
         theorem (Kiefer & Wolfowitz 1960) and bounds the optimum. By multiplicative steps.
 
         Returns:
@@ -486,11 +486,11 @@ class Godambe:
         num_sizes, _, num_parameters = signal.shape
         law = torch.full_like(signal[:, 0, 0], 1.0 / num_sizes)
         for _ in range(_MAX_STEPS):
-            loss, slope = _loss_of_law(law, signal)
-            gap = slope.max() - law @ slope
+            loss, negative_gradient = _loss_of_law(law, signal)
+            gap = negative_gradient.max() - law @ negative_gradient
             if gap < 1e-6 * loss:
                 break
-            law = (law * slope.sqrt()).clamp(min=1e-30)
+            law = (law * negative_gradient.sqrt()).clamp(min=1e-30)
             law = law / law.sum()
         bound = num_parameters / (loss - gap).clamp(min=num_parameters).item()
         return BestLaw(law.to(self.fisher), num_parameters / loss.item(), bound)
@@ -525,7 +525,7 @@ class Godambe:
 
     @property
     def _rounding(self) -> float:
-        """Eigenvalues that are a smaller share of the largest may be 0."""
+        """Share of the largest eigenvalue below which another one may be 0."""
         return max(1e-10, 10 * torch.finfo(self.fisher.dtype).eps)
 
     def _efficiency_of(
@@ -534,9 +534,9 @@ class Godambe:
         variability: Float[Tensor, "*B Q Q"],
         weight: float | Float[Tensor, "*B"] = 1.0,
     ) -> Float[Tensor, "*B"]:
-        """In the precision of the information, whatever that of its arguments.
+        """Efficiency from H and J of any precision, in the precision of the information.
 
-        ``weight``: root mean square by which the gradients of masks are multiplied.
+        ``weight`` is the root mean square by which the gradients of masks are multiplied.
         """
         h = self._whitened(sensitivity)
         identity = torch.eye(len(self.fisher)).to(h)
@@ -555,7 +555,7 @@ class Godambe:
         return (len(identity) / loss).where(is_identified, torch.nan).to(self.fisher)
 
     def _entry_error(self, matrices: Float[Tensor, "*B Q Q"]) -> Float[Tensor, "*B"]:
-        """What the last digits of entries may change of them in coordinates in which I is 1."""
+        """Bound of the rounding error of entries in coordinates in which I is 1."""
         fisher = double(self.fisher)
         unit = fisher.diagonal().rsqrt()
         smallest = torch.linalg.eigvalsh(fisher * unit[:, None] * unit)[0]
@@ -572,7 +572,7 @@ class Godambe:
         return torch.linalg.solve_triangular(factor, left.mT, upper=False).mT
 
     def _whitened_draws(self) -> Float[Tensor, "S Q Q"]:
-        """What one draw of each size tells of the score.
+        """Sensitivity of one whitened draw of each size.
 
         A draw of size M is root_Mᵀ ψ, of unit covariance where J_M is not singular.
         """
@@ -600,7 +600,7 @@ class _Moments(NamedTuple):
 
 
 def _moments_of_forms(family: GaussianFamily, mask: Bool[Tensor, "P D"]) -> _Moments:
-    """Over masks, some of them at a time."""
+    """Moments of the forms over masks, computed in batches of masks."""
     total = double(torch.zeros_like(family.directions))
     square = torch.zeros(())
     for rows in chunks(len(mask), 64 * family.directions.numel(), _FORM_BYTES):
@@ -630,7 +630,7 @@ def _products(
 def _loss_of_law(
     law: Float[Tensor, " S"], signal: Float[Tensor, "S Q Q"]
 ) -> tuple[Float[Tensor, ""], Float[Tensor, " S"]]:
-    """tr of the inverse information of a law, and minus its slope in each probability."""
+    """tr of the inverse information of a law, and its negative gradient in the probabilities."""
     num_parameters = signal.shape[2]
     scale = law.sqrt().repeat_interleave(num_parameters)[:, None]
     scaled_signal = scale * signal.flatten(0, 1)
