@@ -40,9 +40,9 @@ class MaskedObjective(Objective):
     def noise(self, shape: tuple[int, int], settings: DeepVAESettings) -> dict[str, Noise]:
         return for_masks(*shape) | self.other_noise(shape, settings)
 
-    def moved(self, draws: Draws, device: torch.device) -> dict[str, Tensor]:
+    def to_device(self, draws: Draws, device: torch.device) -> dict[str, Tensor]:
         others = {key: value for key, value in draws.items() if key not in ("shift", "order")}
-        return super().moved(others, device) | {"mask": masks_from(draws, self.law, device)}
+        return super().to_device(others, device) | {"mask": masks_from(draws, self.law, device)}
 
     def value(
         self, parameters: Parameters, x: Tensor, draws: Draws, settings: DeepVAESettings
@@ -62,7 +62,7 @@ class MaskedObjective(Objective):
         draws: Draws,
         settings: DeepVAESettings,
     ) -> Float[Tensor, " B"]:
-        """What is trained on in place of D·S, given masks (B, n, D)."""
+        """Training objective in place of D·S, given masks (B, n, D)."""
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,7 @@ def without_mask(parameters: Parameters) -> Parameters:
 
 
 class Exact(Objective):
-    """The model's own conditionals on a grid, K ≤ 3; the encoder stays as it was drawn.
+    """The model's exact conditionals on a grid, K ≤ 3; the encoder stays as it was drawn.
 
     Four masks a minibatch, 20 nodes an axis. The grid moves at random by less than its spacing: the
     decoder learns to fit between fixed nodes.
@@ -245,7 +245,7 @@ class Exact(Objective):
         of_grid = Noise(torch.rand, (settings.latent_dim,))
         return for_masks(self.num_masks, shape[1]) | {"of_grid": of_grid}
 
-    def moved(self, draws: Draws, device: torch.device) -> dict[str, Tensor]:
+    def to_device(self, draws: Draws, device: torch.device) -> dict[str, Tensor]:
         return {
             "mask": masks_from(draws, FIXED, device),
             "of_grid": draws["of_grid"].to(device),

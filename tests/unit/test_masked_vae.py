@@ -187,7 +187,9 @@ def test_every_variant_takes_a_step() -> None:
         weights = {key: value.requires_grad_() for key, value in start.items()}
         x = X.expand(2, -1, -1)
         block = drawn(variant.noise((60, 64), settings), 1, generators)
-        draws = {key: value[0] for key, value in variant.moved(block, torch.device("cpu")).items()}
+        draws = {
+            key: value[0] for key, value in variant.to_device(block, torch.device("cpu")).items()
+        }
         value = variant.value(weights, x, draws, settings)
         gradients = torch.autograd.grad(value.sum(), list(weights.values()))
         assert all(gradient.abs().sum() > 0 for gradient in gradients), name

@@ -1,7 +1,7 @@
 """Deep VAEs trained by the ELBO and by masks, several seeds side by side (paper, Figure 3, lower row).
 
 An objective says what a step draws and what it maximizes. Everything random is drawn on the CPU, some
-steps ahead, and moved, so that the numbers are the same on every device. Between two evaluations no
+steps ahead, and to_device, so that the numbers are the same on every device. Between two evaluations no
 step asks the device for a number. Training is in single precision, evaluations are in double.
 """
 
@@ -89,7 +89,7 @@ class DeepVAESettings:
         return data.images(self.dataset).pixels[: self.num_data].float()
 
     def generators(self) -> list[torch.Generator]:
-        """Those of the runs, which draw the networks first and then the steps."""
+        """Generators of the runs, which draw the networks first and then the steps."""
         return [torch.Generator().manual_seed(seed) for seed in self.seeds]
 
 
@@ -111,11 +111,12 @@ TINY = DeepVAESettings(
 
 @dataclass(frozen=True, eq=False)
 class DeepVAERun:
-    """What :func:`train_deep_vae` leaves: B runs, evaluated T times.
+    """Result of :func:`train_deep_vae`: B runs, evaluated T times.
 
-    ``steps`` (T,): after how many steps. ``log_p_x`` (T, B): log p(x), on a grid for K ≤ 3, else by
-    importance weights around the modes; ``by_encoder`` (T, B): what draws from the encoder report; both
-    mean over images. ``objective`` (num_steps, B): of every step, before it. All in nats.
+    ``steps`` (T,): numbers of steps before each evaluation. ``log_p_x`` (T, B): log p(x), on a grid
+    for K ≤ 3, else by importance weights around the modes; ``by_encoder`` (T, B): the estimate from
+    draws of the encoder; both mean over images. ``objective`` (num_steps, B): before every step. All
+    in nats.
     ``parameters``: the weights. ``num_steps``: the steps that were taken, fewer than asked for where
     the training was interrupted.
 
@@ -137,7 +138,7 @@ class DeepVAERun:
 
 
 class Objective(ABC):
-    """What a training maximizes: its random numbers, and its value given these."""
+    """Objective of a training: its random numbers, and its value given these."""
 
     def networks(
         self, num_features: int, settings: DeepVAESettings, generators: Sequence[torch.Generator]
@@ -154,7 +155,7 @@ class Objective(ABC):
     def noise(self, shape: tuple[int, int], settings: DeepVAESettings) -> dict[str, "Noise"]:
         """The random numbers of one step and run, for images of a ``shape`` (n, D), in their order."""
 
-    def moved(self, draws: Draws, device: torch.device) -> dict[str, Tensor]:
+    def to_device(self, draws: Draws, device: torch.device) -> dict[str, Tensor]:
         """Draws of some steps, (steps, B, ...), as :meth:`value` takes them, on the device."""
         return {name: _to(value, device) for name, value in draws.items()}
 
@@ -162,7 +163,7 @@ class Objective(ABC):
     def value(
         self, parameters: Parameters, x: Tensor, draws: Draws, settings: DeepVAESettings
     ) -> Float[Tensor, " B"]:
-        """Nats, of minibatches (B, n, D). On a GPU it must not ask the device for a number."""
+        """Value on minibatches (B, n, D), nats. On a GPU it must not ask the device for a number."""
 
 
 class ELBO(Objective):
@@ -188,8 +189,8 @@ class RecursiveScore(Objective):
     def noise(self, shape: tuple[int, int], settings: DeepVAESettings) -> dict[str, "Noise"]:
         return for_masks(*shape) | {"noise": normal(NUM_ROUNDS, shape[0], settings.latent_dim)}
 
-    def moved(self, draws: Draws, device: torch.device) -> dict[str, Tensor]:
-        noise = super().moved({"noise": draws["noise"]}, device)
+    def to_device(self, draws: Draws, device: torch.device) -> dict[str, Tensor]:
+        noise = super().to_device({"noise": draws["noise"]}, device)
         return noise | {"mask": masks_from(draws, FIXED, device)}
 
     def value(
@@ -232,7 +233,7 @@ def for_masks(num_masks: int, num_features: int) -> dict[str, Noise]:
 def drawn(
     noise: Mapping[str, Noise], num_steps: int, generators: Sequence[torch.Generator]
 ) -> dict[str, Tensor]:
-    """The numbers of some steps, (steps, B, ...): every run's step by step from its own generator."""
+    """The numbers of some steps, (steps, B, ...), drawn step by step from the generator of every run."""
     block = {}
     for name, each in noise.items():
         block[name] = torch.empty((num_steps, len(generators), *each.shape), dtype=each.dtype)
@@ -291,7 +292,7 @@ def log_p_x(parameters: Parameters, x: Tensor, settings: DeepVAESettings) -> Flo
 
 
 def by_encoder(parameters: Parameters, x: Tensor, settings: DeepVAESettings) -> Float[Tensor, " B"]:
-    """What ``track_draws`` draws from the encoder report, a lower bound to look at."""
+    """Lower bound of log p(x) from ``track_draws`` draws of the encoder, to look at."""
     values = [
         estimators.iwae(
             model,
@@ -318,7 +319,7 @@ def train_deep_vae(
     progress: Progress = silent,
     label: str = "step",
 ) -> DeepVAERun:
-    """Train one VAE from each seed, side by side, and evaluate them on the way.
+    """Train one VAE from each seed, side by side, and evaluate them during training.
 
     Ctrl-C (Interrupt in a notebook) ends it early, with what has been trained so far.
 
@@ -402,7 +403,7 @@ class _Training:
         # Row e: of step e, before it.
         self.objectives = x.new_full((settings.num_steps, len(generators)), torch.nan)
         self.adam = torch.optim.Adam(list(weights.values()), lr=settings.learning_rate)
-        # The block of draws at hand, and where the next step finds its own.
+        # The current block of draws, and the row of the next step.
         self.block: dict[str, Tensor] = {}
         self.place = 0
 
@@ -422,7 +423,7 @@ class _Training:
         self.num_steps += 1
 
     def _draw_block(self) -> None:
-        """Draw for some steps: every run's numbers step by step from its own generator."""
+        """Draw a block for some steps, step by step from the generator of every run."""
         shape = (self.settings.batch_size, self.x.shape[1])
         bytes_a_step = 8 * shape[0] * shape[1] * len(self.generators)
         remaining = self.settings.num_steps - self.num_steps
@@ -430,8 +431,8 @@ class _Training:
         rows = Noise(partial(torch.randint, len(self.x)), shape[:1], torch.int64)
         noise = {"rows": rows} | self.objective.noise(shape, self.settings)
         block = drawn(noise, count, self.generators)
-        rows_there = _to(block.pop("rows"), self.x.device)
-        self.block = {"rows": rows_there} | self.objective.moved(block, self.x.device)
+        rows_on_device = _to(block.pop("rows"), self.x.device)
+        self.block = {"rows": rows_on_device} | self.objective.to_device(block, self.x.device)
         self.place = 0
 
     def require_finite(self) -> None:

@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 Objective = Literal["published", "block", "fixed", "uniform", "elbo", "elbo-small", "marginal"]
-"""What is maximized:
+"""Name of the objective that is maximized:
 
 * ``"block"``: (D/M) log p(x_A) of a fresh mask at the fixed rate; ``"published"`` is the same on the
   4 × 4 nodes of the authors' script.
@@ -60,9 +60,9 @@ class LinearVAESettings:
         num_epochs: steps of Adam, on all data at once.
         learning_rate: of Adam.
         fixed_rate: of the masks.
-        grid_nodes: nodes an axis for training; ``"published"`` has its own 4.
+        grid_nodes: nodes an axis for training; ``"published"`` has 4.
         grid_extent: half the length of an axis of that grid.
-        track_nodes: nodes an axis on [−8, 8]^K, for log p(x) along the way.
+        track_nodes: nodes an axis on [−8, 8]^K, for log p(x) during training.
         track_every: epochs from one log p(x) to the next.
 
     >>> LinearVAESettings(num_epochs=5).images
@@ -83,19 +83,19 @@ class LinearVAESettings:
 
 
 FULL = LinearVAESettings()
-"""As published, for the figure; the runs whose number is recorded as ``figure-3-upper``."""
+"""Published settings of the figure; their runs are recorded as ``figure-3-upper``."""
 
 TINY = LinearVAESettings(
     images="digits", num_data=300, seeds=(4, 44), num_epochs=60, track_nodes=30, track_every=10
 )
-"""About a second on a CPU, with data that are always there."""
+"""Settings that take about a second on a CPU, with data that are always there."""
 
 
 @checked
 def binary_images(
     settings: LinearVAESettings, split: Split = "train", *, num_data: Count | None = None
 ) -> Float[Tensor, "N D"]:
-    """The data: a pixel is 1 from one half on.
+    """Binary images: a pixel is 1 from one half on.
 
     Args:
         settings: name the data.
@@ -179,7 +179,7 @@ def _train_one(
 
 
 def generators_of_steps(settings: LinearVAESettings) -> list[torch.Generator]:
-    """Those of every seed's masks and noise; others drew its start."""
+    """Generators of every seed's masks and noise; others drew its start."""
     return [torch.Generator().manual_seed(seed + 1) for seed in settings.seeds]
 
 
@@ -197,7 +197,7 @@ def tracked(settings: LinearVAESettings, x: Float[Tensor, "N D"]) -> dict[str, f
 def objective(
     settings: LinearVAESettings, x: Float[Tensor, "N D"], name: Objective, num_masks: int = 1
 ) -> fit.Objective:
-    """What is maximized: (parameters, generators) -> (B,), in nats a datum."""
+    """Objective as a function (parameters, generators) -> (B,), in nats a datum."""
     grid = training_grid(settings, name).to(x)
     law = UniformSize() if name == "uniform" else FixedRate(settings.fixed_rate)
     block = name not in ("fixed", "uniform")
@@ -216,7 +216,7 @@ def objective(
 
 
 def training_grid(settings: LinearVAESettings, name: Objective) -> Grid:
-    """Where an objective integrates: the authors' 4 × 4 nodes on [−5, 5]² if "published"."""
+    """Grid on which an objective integrates: the authors' 4 × 4 nodes on [−5, 5]² if "published"."""
     if name != "published":
         return grids.trapezoid(settings.latent_dim, settings.grid_nodes, settings.grid_extent)
     with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
