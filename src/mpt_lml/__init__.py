@@ -120,5 +120,5 @@ def __getattr__(name: str) -> ModuleType:
 
 
 def __dir__() -> list[str]:
-    """What completion by a key shows; all other modules are imported by their names."""
+    """Names that completion shows; all other modules are imported by their names."""
     return __all__

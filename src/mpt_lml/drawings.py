@@ -2,7 +2,7 @@
 
 Each function takes an ``ax`` and places on it and draws one thing; it computes nothing. A picture begins
 with :func:`canvas`, on which a unit is about half an inch. Ten units are a page's column, and words
-stay readable when a phone shows them at its own width.
+stay readable when a phone shows them at its width.
 
 What a thing is shows in its look:
 
@@ -31,7 +31,7 @@ __all__ = ["arrow", "bars", "brace", "canvas", "clock", "node", "table", "tokens
 
 Look = Literal["visible", "hidden", "asked", "latent", "summed", "faint"]
 Place = Sequence[float]
-"""x and y, in units of the canvas."""
+"""Place as x and y, in units of the canvas."""
 
 INCHES_PER_UNIT = 0.48
 TEXT_SIZE = 10.0  # points: 11 pixels on a phone that shows ten units on its width of 390 pixels
@@ -119,7 +119,7 @@ def tokens(
     at: Place,
     width: Positive = 1.0,
 ) -> list[tuple[float, float]]:
-    """A row of coordinates, each in a box of its own.
+    """A row of coordinates, each in a separate box.
 
     Args:
         words: of each coordinate; "" leaves a box empty.

@@ -76,7 +76,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """Errors of the disk inside name ``path``, as other errors of files do."""
+    """Context in which errors of the disk name ``path``, as other errors of files do."""
     try:
         yield
     except OSError as error:
@@ -97,7 +97,7 @@ def _sync(path: Path) -> None:
 
 
 def read_json(path: str | Path) -> Any:
-    """What a file of JSON holds."""
+    """Content of a JSON file."""
     return json.loads(Path(path).read_text(encoding="utf-8"))
 
 

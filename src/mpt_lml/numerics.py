@@ -11,13 +11,13 @@ from torch import Tensor
 LOG_2PI = math.log(2.0 * math.pi)
 
 _SMALLEST_OF_SERIES = 16.0
-"""From here on five terms of Stirling's series have all digits of double precision."""
+"""Least argument for which five terms of Stirling's series have all digits of double precision."""
 
 LOG_ZERO = -1e12
-"""Stands for log 0: far below every log-probability, and finite, so that no difference is NaN."""
+"""Finite number that stands for log 0: far below every log-probability, and no difference is NaN."""
 
-LOG_LEAST = -700.0
-"""e^−700 is nothing beside the largest term of a sum, which is 1; exp is slow where it underflows."""
+LOG_NEGLIGIBLE = -700.0
+"""Logarithm of a share that adds nothing to the largest, 1, in a sum; exp is slow where it underflows."""
 
 WORKING_BYTES = 2**27
 """Bytes (128 MiB) that one batch of intermediate results may take before work is cut into chunks."""
@@ -25,7 +25,7 @@ WORKING_BYTES = 2**27
 
 @contextmanager
 def differentiable() -> Iterator[None]:
-    """Derivatives can be taken here, also where a caller is inside ``torch.inference_mode``.
+    """Context in which derivatives can be taken, also inside a caller's ``torch.inference_mode``.
 
     Raises:
         ValueError: for tensors that were made inside it, which have none.
@@ -73,7 +73,7 @@ def log_sum(terms: Tensor, dim: int) -> Tensor:
     if terms.shape[dim] == 1:
         return terms.squeeze(dim)
     largest = terms.detach().amax(dim=dim, keepdim=True)
-    shares = (terms - largest).clamp_(min=LOG_LEAST).exp_()
+    shares = (terms - largest).clamp_(min=LOG_NEGLIGIBLE).exp_()
     return shares.sum(dim=dim).log() + largest.squeeze(dim)
 
 
@@ -162,7 +162,7 @@ def log_gamma_ratio(a: Tensor, step: float | Tensor) -> Tensor:
 
 
 def _stirling_remainder(a: Tensor) -> Tensor:
-    """What Stirling's formula leaves of log Γ(a); off by less than 1e-16 for a >= 16."""
+    """Remainder of Stirling's formula for log Γ(a), accurate to 1e-16 for a >= 16."""
     square = a.square()
     terms = (
         1 / 12 - (1 / 360 - (1 / 1260 - (1 / 1680 - 1 / 1188 / square) / square) / square) / square
@@ -183,7 +183,7 @@ def draw_normal(
 def draw_uniform(
     shape: Sequence[int], *, generator: torch.Generator, like: Tensor
 ) -> Float[Tensor, "..."]:
-    """The same from the uniform law on [0, 1)."""
+    """Draws from the uniform law on [0, 1) in the precision and on the device of ``like``."""
     return torch.rand(shape, generator=generator, dtype=like.dtype, device="cpu").to(like.device)
 
 
@@ -198,8 +198,8 @@ def draw_categories(
 def standard_gamma(shape: Tensor, *, generator: torch.Generator) -> Tensor:
     """One draw from Gamma(a, 1) for each entry a > 0 of ``shape``, on the CPU.
 
-    ``torch.distributions`` draws from the global generator only. That is lent the state of ours for
-    the time of the draws, which then moves on, and has its own back after them.
+    ``torch.distributions`` draws from the global generator only. So the state of
+    ``generator`` is copied into it for the draws, and its previous state is restored after them.
     """
     with torch.random.fork_rng(devices=[]):
         torch.set_rng_state(generator.get_state())
@@ -215,10 +215,10 @@ def is_autocast_on() -> bool:
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """No products in half precision inside, whatever ``torch.autocast`` is on outside.
+    """Context without products in half precision, whatever ``torch.autocast`` is on outside.
 
-    A network may well do with them, a log-probability in closed form may not: three digits of a
-    covariance are left. Double precision is never touched by autocast, single is.
+    A network can use such products. A log-probability in closed form cannot, because three digits of
+    a covariance are left. Double precision is never touched by autocast, single is.
     """
     if is_autocast_on():
         with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
@@ -247,7 +247,7 @@ def split(values: Tensor, dim: int, bits: int) -> tuple[Tensor, Tensor]:
 
 
 def pick(weights: Float[Tensor, "N C"], level: Float[Tensor, " N"]) -> Int[Tensor, " N"]:
-    """One category a row: the one in which the cumulative sum of the weights passes ``level``.
+    """Category of each row in which the cumulative sum of the weights passes ``level``.
 
     Args:
         weights: not negative, (N, C).

@@ -1,4 +1,4 @@
-"""What a page needs besides figures: tables, numbers in prose, a training beside its record."""
+"""Parts of a page besides figures: tables, numbers in prose, a training beside its record."""
 
 import math
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ def glue(name: str, value: object) -> None:
 
 @checked
 def table(head: Sequence[str | int], rows: Sequence[Sequence[str | int]]) -> Any:
-    """A table for the page, of what a cell found.
+    """Table of results for the page.
 
     Args:
         head: what stands above each column.
@@ -88,7 +88,7 @@ def table(head: Sequence[str | int], rows: Sequence[Sequence[str | int]]) -> Any
 def compare_with_record(
     what: str, measured: Any, recorded: Any, *, tolerance: Positive, unit: str = "nats"
 ) -> None:
-    """Print how far what was just computed lies from its record, and whether that is near enough.
+    """Print the distance of new values from their record, and whether it is within tolerance.
 
     The difference is printed to the digits that the tolerance has, so that the line is the same on every
     machine that agrees well.
@@ -129,7 +129,7 @@ def compare_with_record(
 
 
 def _numbers(name: str, value: Any) -> Float[Tensor, "..."]:
-    """As a tensor in double precision, on the CPU."""
+    """Value as a tensor in double precision, on the CPU."""
     try:
         return torch.as_tensor(value).detach().cpu().double()
     except (TypeError, ValueError, RuntimeError) as error:

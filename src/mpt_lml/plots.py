@@ -21,7 +21,7 @@ COLORS = {
     "too low": "#0072B2",
     "too high, words": "#A63C00",
 }
-"""One color a model, and one for a log-probability that is promised too high, in all figures.
+"""Colors of all figures: one for each model, and one for a log-probability that is stated too high.
 
 The lines and areas are colors of ``book.mplstyle``; the words have the contrast that letters need.
 """

@@ -17,7 +17,7 @@ __all__ = ["Finding", "Outcome", "load", "names"]
 @checked
 @dataclass(frozen=True)
 class Finding:
-    """What a run measured for one entry of the ledger, in the entry's unit.
+    """Measured value of one entry of the ledger, in the entry's unit.
 
     Args:
         measured: the number.
@@ -34,7 +34,7 @@ class Finding:
 @checked
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a run returns: findings for the ledger, arrays for figures, a checksum of its data.
+    """Result of a run: findings for the ledger, arrays for figures, a checksum of its data.
 
     Args:
         findings: by the names that they have in the ledger.
@@ -100,6 +100,6 @@ def names() -> list[str]:
 
 
 def _as_tensor(rows: Any) -> Tensor:
-    """A stored array; None, which JSON has for NaN, makes NumPy's an array of objects."""
+    """Tensor of a stored array, in which None stands for NaN: JSON has no NaN."""
     array = np.array(rows)
     return torch.tensor(array.astype(float) if array.dtype == object else array)

@@ -34,7 +34,7 @@ class Estimate(float):
     """A number that knows its error. It *is* a float: subtract it, format it, compare it.
 
     Args:
-        value: the number, kept as a plain float, too.
+        value: the number, stored as a plain float, too.
         standard_error: over the random choices of the estimator (masks, orders), with the data held
             fixed: 0 for an exact computation, NaN where a single sample gives none.
         num_samples: the independent replicates behind it, 0 for an exact computation and where their
@@ -226,7 +226,7 @@ class MaskCurve:
 
 
 def as_rows(columns: Mapping[str, Iterable[Any]]) -> list[dict[str, Any]]:
-    """One dictionary for each entry of columns of equal length, for a table."""
+    """Rows of a table from its columns: one dictionary for each entry."""
     lists = []
     for values in columns.values():
         lists.append(values.tolist() if isinstance(values, Tensor) else values)
@@ -235,7 +235,7 @@ def as_rows(columns: Mapping[str, Iterable[Any]]) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, eq=False)
 class History:
-    """What B training runs side by side leave (:func:`mpt_lml.fit.maximize`).
+    """History of B training runs side by side (:func:`mpt_lml.fit.maximize`).
 
     ``values`` (E + 1, B): row e belongs to the parameters after e updates. ``parameters`` (B, ...)
     are those after the last epoch, ``snapshots`` those after the epochs asked for. ``num_epochs`` is E,
@@ -248,17 +248,17 @@ class History:
 
     @property
     def num_epochs(self) -> int:
-        """E."""
+        """Number of epochs E."""
         return len(next(iter(self.values.values()))) - 1
 
 
 @dataclass(frozen=True, eq=False)
 class Maxima:
-    """Where B climbs side by side have ended (:func:`mpt_lml.fit.bfgs`).
+    """Ends of B maximizations side by side (:func:`mpt_lml.fit.bfgs`).
 
     ``parameters`` (B, ...); ``value`` (B,), of the objective there, in its unit; ``converged`` (B,),
-    whether a climb has arrived at a maximum, as far as its precision can tell; ``num_steps`` (B,), the
-    steps that it took. Who needs a maximum asks for it: ``maxima.require_converged()``.
+    whether a run has arrived at a maximum, as far as its precision can tell; ``num_steps`` (B,), the
+    steps that it took. Code that needs a maximum calls ``maxima.require_converged()``.
     """
 
     parameters: Float[Tensor, "B ..."]
@@ -267,15 +267,15 @@ class Maxima:
     num_steps: Int[Tensor, " B"]
 
     def require_converged(self) -> "Maxima":
-        """These maxima, if they are.
+        """Return these maxima if all runs have converged, and refuse them otherwise.
 
         Raises:
-            RuntimeError: where a climb has not arrived; the message names the first one.
+            RuntimeError: where a run has not arrived; the message names the first one.
 
-        >>> found = Maxima(
+        >>> maxima = Maxima(
         ...     torch.ones(1, 2), torch.zeros(1), torch.tensor([True]), torch.tensor([3])
         ... )
-        >>> found.require_converged().parameters
+        >>> maxima.require_converged().parameters
         tensor([[1., 1.]])
         """
         if not self.converged.all():

@@ -217,7 +217,7 @@ class SymbolicGaussian(_SymbolicModel):
         self.covariance = sp.Matrix([[covariance(i, j) for j in indices] for i in indices])
 
     def normal_form(self, expression: sp.Expr) -> sp.Expr:
-        """One canceled rational function plus logarithms of distinct irreducible polynomials."""
+        """Sum of one canceled rational function and logarithms of distinct irreducible polynomials."""
         return self._quadratic_part(expression) + _log_determinant_part(expression)
 
     def _log_marginal(self, observed: list[int]) -> sp.Expr:
@@ -240,7 +240,7 @@ class SymbolicGaussian(_SymbolicModel):
         return -(sp.log(2 * sp.pi) + sp.log(variance) + square / variance) / 2
 
     def _quadratic_part(self, expression: sp.Expr) -> sp.Expr:
-        """What remains without the logarithms, as one canceled rational function of x − μ."""
+        """Part of an expression without logarithms, as one canceled rational function of x − μ."""
         from_x = {}
         to_x = {}
         for i, (x, mean) in enumerate(zip(self.x, self.mean, strict=True)):
@@ -256,7 +256,7 @@ class SymbolicGaussian(_SymbolicModel):
 
 
 def _log_determinant_part(expression: sp.Expr) -> sp.Expr:
-    """The logarithms of positive rational functions, as those of their irreducible factors."""
+    """Logarithms of an expression, split into those of irreducible polynomials."""
     dummies = {atom: sp.Dummy() for atom in sorted(expression.atoms(sp.log), key=str)}
     linear = expression.xreplace(dummies)
     terms = []

@@ -73,7 +73,7 @@ def interval(value: float, error: Error | None, n: Replicates | None = None) -> 
 def agrees(
     value: float, error: Error | None, n: Replicates | None = None, *, at: float = 0.0
 ) -> bool:
-    """Does the 99 % interval hold ``at``? Noise alone can make it so: see :func:`equivalent`.
+    """Check whether the 99 % interval contains ``at``; noise alone can do it: see :func:`equivalent`.
 
     >>> agrees(0.3, 0.2)
     True
@@ -86,7 +86,7 @@ def agrees(
 def apart(
     value: float, error: Error | None, n: Replicates | None = None, *, at: float = 0.0
 ) -> bool:
-    """Does the whole 99 % interval lie on one side of ``at``?
+    """Check whether the whole 99 % interval lies on one side of ``at``.
 
     >>> apart(0.3, 0.1), apart(0.3, 0.1, n=5)
     (True, False)
@@ -98,7 +98,7 @@ def apart(
 def exceeds(
     value: float, error: Error | None, n: Replicates | None = None, *, at: float = 0.0
 ) -> bool:
-    """Does the whole 99 % interval lie above ``at``?
+    """Check whether the whole 99 % interval lies above ``at``.
 
     >>> exceeds(-0.3, 0.1)
     False
@@ -116,7 +116,7 @@ def equivalent(
     margin: Positive,
     at: float = 0.0,
 ) -> bool:
-    """Does the whole 99 % interval lie within ``margin`` of ``at``? A large error never does.
+    """Check whether the whole 99 % interval lies within ``margin`` of ``at``. A large error never does.
 
     >>> equivalent(0.3, 0.1, margin=1.0), equivalent(0.3, 1.0, margin=1.0)
     (True, False)
