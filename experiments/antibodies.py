@@ -40,26 +40,26 @@ from mpt_score.tokens import Tokens
 
 THERAPEUTIC = "antibodies/therapeutic_antibodies.tsv"
 SHA_256 = "b9d78db35bc34524ff532ee516c73871c97c9da7fc7f5fc86719124ca20ee4d4"
-"""Of that table."""
-FEW = Path(__file__).with_name("antibodies.tsv")
-"""Six rows of it: two human antibodies, a mouse's and a chimeric one, two humanized ones."""
+"""Checksum of the table of therapeutic antibodies."""
+FEW_TABLE = Path(__file__).with_name("antibodies.tsv")
+"""File with six rows of the table: two human antibodies, a mouse's, a chimeric and two humanized ones."""
 _CHAINS = "Seqs (comma-separated)"
 _HEAVY_END = re.compile(r"W[A-Z][^F]G")
 _END = 12
-"""Residues at the end of a variable domain that hold that motif."""
+"""Number of last residues of a variable domain in which ``_HEAVY_END`` is looked for."""
 
-OURS = ("log-score", "pseudo", "fifteen")
+NETWORK_SCORES = ("log-score", "pseudo", "fifteen")
 """Scores of a network: the area from masks in strata, every residue hidden alone, D·S at 15 %."""
-OF_ORDERS = ("one-order", "two-orders", "all-orders", *OURS)
+OF_ORDERS = ("one-order", "two-orders", "all-orders", *NETWORK_SCORES)
 KINDS = ("heavy", "light")
 GROUPS = ("human", "mouse", "other")
-"""By whose genes the variable domains are: those of a chimeric antibody are a mouse's, a few another
-animal's; "other" is humanized (or made a dog's or a cat's), wholly or in one chain."""
+"""Groups by the origin of the genes of the variable domains: those of a chimeric antibody are a mouse's,
+a few another animal's; "other" is humanized (or made a dog's or a cat's), wholly or in one chain."""
 GROUP_OF_SPECIES = {"Human": "human", "Mouse": "mouse", "Chimeric": "mouse"}
 TRAINED_RATE = 0.15
-"""Of AntiBERTy's training: each residue was hidden with this probability (a coin each)."""
-BEYOND = 0.25
-"""Above it nearly nothing was asked in training: of 114 coins at 15 %, 3 standard deviations above."""
+"""Masking rate of AntiBERTy's training: each residue was hidden with this probability (a coin each)."""
+UNTRAINED_RATE = 0.25
+"""Masking rate above which training is rare: 3 standard deviations of 114 coins above 15 %."""
 UNIFORM = -math.log(20)
 """log q of each residue, nats, where all twenty are as likely."""
 
@@ -77,7 +77,7 @@ class Antibody(NamedTuple):
 
 
 def therapeutic() -> tuple[Antibody, ...]:
-    """Those of the 553 antibodies of known origin that have two chains, each pair of chains once.
+    """Antibodies of known origin that have two chains (of 553), each pair of chains once.
 
     Left out: rows without exactly one heavy and one light chain; rows with the chains of an earlier
     one (conjugates, products of another maker), which would count one antibody twice; and all rows of
@@ -112,12 +112,12 @@ def few() -> tuple[Antibody, ...]:
     >>> few()[0].name, len(few()[0].heavy)
     ('abagovomab', 119)
     """
-    rows = _rows(FEW.read_text(encoding="utf-8"))
+    rows = _rows(FEW_TABLE.read_text(encoding="utf-8"))
     return tuple(Antibody(row["Antibody"], row["Species"], row["VH"], row["VL"]) for row in rows)
 
 
 def is_heavy(chain: str) -> bool:
-    """Whether a variable domain is a heavy chain's, by its end.
+    """Whether a variable domain belongs to a heavy chain, by its end.
 
     Heavy chains end in W-G-x-G-T..., light ones in F-G-x-G-T...: the tryptophan that the J segments of
     heavy chains have. Of the 553 antibodies, 533 have two chains, and of each of these one is heavy.
@@ -148,12 +148,12 @@ def _rows(text: str) -> list[dict[str, str]]:
 
 
 def group_of(antibody: Antibody) -> str:
-    """Its group, one of :data:`GROUPS`."""
+    """Group of an antibody, one of :data:`GROUPS`."""
     return GROUP_OF_SPECIES.get(antibody.species, "other")
 
 
-class AskingAntiBERTy(Experiment):
-    """What is asked of AntiBERTy, or of another network of residues."""
+class AntiBERTyExperiment(Experiment):
+    """Experiment on AntiBERTy, or on another network of residues."""
 
     seeds: tuple[int, ...] = (4,)
     # Its name, or a folder; None: a small random network on the same residues.
@@ -179,7 +179,7 @@ class AskingAntiBERTy(Experiment):
 # -- one chain --------------------------------------------------------------------------------------
 
 
-class AntibodyChain(AskingAntiBERTy, name="antibody-chain", gpu=False):
+class AntibodyChain(AntiBERTyExperiment, name="antibody-chain", gpu=False):
     """The heavy chain of adalimumab, and what AntiBERTy says of each of its residues.
 
     In single precision on the CPU, so that a page can compute it again and compare. Arrays: ``score``,
@@ -204,7 +204,7 @@ class AntibodyChain(AskingAntiBERTy, name="antibody-chain", gpu=False):
 # -- curves -----------------------------------------------------------------------------------------
 
 
-class AntibodyCurves(AskingAntiBERTy, name="antibody-curves", resumable=True):
+class AntibodyCurves(AntiBERTyExperiment, name="antibody-curves", resumable=True):
     """AntiBERTy's curve on therapeutic antibodies: heavy and light chains, human, mouse, other.
 
     Of each group so many antibodies, in an order drawn once from seed 0; one that shares a chain with
@@ -272,20 +272,20 @@ class AntibodyCurves(AskingAntiBERTy, name="antibody-curves", resumable=True):
         chosen = []
         taken: set[str] = set()
         for group, number in wanted.items():
-            found = 0
+            count = 0
             for place in order:
                 antibody = available[place]
                 chains = {antibody.heavy, antibody.light}
-                if found < number and group_of(antibody) == group and not chains & taken:
+                if count < number and group_of(antibody) == group and not chains & taken:
                     chosen.append(place)
                     taken |= chains
-                    found += 1
-            if found < number:
-                raise ValueError(f"{number} {group} antibodies were asked for, there are {found}.")
+                    count += 1
+            if count < number:
+                raise ValueError(f"{number} {group} antibodies were asked for, there are {count}.")
         return chosen
 
     def score(self, context: RunContext, scorer: Scorer, tokens: Tokens) -> Arrays:
-        """The scores :data:`OURS` of each chain, nats a chain, the error of the first over masks, and
+        """The :data:`NETWORK_SCORES` of each chain, nats a chain, the error of the first over masks, and
         log p along each order. The orders follow from the chain; those of the record, which an
         earlier rule drew, followed from its place among the others.
         """
@@ -302,7 +302,7 @@ class AntibodyCurves(AskingAntiBERTy, name="antibody-curves", resumable=True):
         return arrays
 
     def score_part(self, scorer: Scorer, tokens: Tokens) -> Arrays:
-        """What is computed of a chain whatever the others are."""
+        """Arrays of chains that do not depend on other chains."""
         seed = self.seeds[0]
         num_masks = self.num_masks + 1  # one of them hides everything
         areas = sentences(scorer, tokens, num_masks=num_masks, seed=seed)
@@ -319,7 +319,7 @@ class AntibodyCurves(AskingAntiBERTy, name="antibody-curves", resumable=True):
     def summary(
         self, kind: str, rows: Int[Tensor, " N"], curves: SentenceCurves, arrays: Arrays
     ) -> Arrays:
-        """What is read off the chains of one kind."""
+        """Statistics of the chains of one kind."""
         part = SentenceCurves(
             curves.design,
             arrays["curves"][rows][:, None],  # their control variates are taken off already
@@ -329,7 +329,7 @@ class AntibodyCurves(AskingAntiBERTy, name="antibody-curves", resumable=True):
         )
         percents = torch.tensor(self.rates)
         low = int((percents == 85).nonzero())
-        trained = percents <= 100 * BEYOND
+        trained = percents <= 100 * UNTRAINED_RATE
         alone = (arrays["pseudo"][rows] / arrays["num_residues"][rows])[:, None]
         # In nats a chain: the curve, and behind it what positions alone say.
         lengths = arrays["num_residues"][rows, None].double()
@@ -346,7 +346,7 @@ class AntibodyCurves(AskingAntiBERTy, name="antibody-curves", resumable=True):
                 lambda mean: _tail(mean, low + 1), torch.cat([alone, part.by_sentence], dim=1)
             ),
             f"last_rate/{kind}": self.last_rate(part.by_sentence),
-            f"lost/{kind}": _jackknife(_lost, with_positions),
+            f"lost/{kind}": _jackknife(_shortfall, with_positions),
             f"beyond/{kind}": _jackknife(lambda mean: _share(mean, ~trained), part.by_sentence),
             f"mean_rate/{kind}": 100 * pair(part.mean_rate()),
             f"spread/{kind}": _mean(log_p.std(dim=1)),
@@ -367,10 +367,10 @@ class AntibodyCurves(AskingAntiBERTy, name="antibody-curves", resumable=True):
         return torch.stack([_last_crossing(curves.mean(dim=0), percents), drawn.std()])
 
     def of_orders(self, arrays: Arrays) -> Arrays:
-        """What one order, several, and the cheaper scores say of the origin of the same antibodies."""
+        """Separation of origins by the scores of one order, of several, and by the cheaper scores."""
         log_p = arrays["log_p"]
         of_chain = [log_p[:, 0], log_p[:, :2].mean(dim=1), log_p.mean(dim=1)]
-        of_chain += [arrays[name] for name in OURS]
+        of_chain += [arrays[name] for name in NETWORK_SCORES]
         heavy, light = torch.stack(of_chain, dim=1).chunk(2)
         lengths = arrays["num_residues"].view(2, -1, 1).sum(dim=0)
         is_other = arrays["group"] == GROUPS.index("other")
@@ -384,7 +384,7 @@ class AntibodyCurves(AskingAntiBERTy, name="antibody-curves", resumable=True):
         }
 
     def findings(self, arrays: Arrays) -> dict[str, Finding]:
-        """One number for each question, over all chains where they are not split by kind."""
+        """Findings, one for each question, over all chains where they are not split by kind."""
         findings = {}
         for kind, rows in zip(KINDS, torch.arange(len(arrays["hidden"])).chunk(2), strict=True):
             findings[f"antibody-tail/{kind}"] = Finding(*arrays[f"tail/{kind}"].tolist())
@@ -442,8 +442,8 @@ def position_score(chains: Sequence[str]) -> Float[Tensor, " N"]:
     return torch.tensor(scores, dtype=torch.float64)
 
 
-def _lost(curve: Float[Tensor, "... R"]) -> Float[Tensor, "..."]:
-    """What a mean curve lacks where it is below its last column, mean over the others."""
+def _shortfall(curve: Float[Tensor, "... R"]) -> Float[Tensor, "..."]:
+    """Mean shortfall of a curve below its last column, 0 where it is above."""
     return (curve[..., -1:] - curve[..., :-1]).clamp(min=0).mean(dim=-1)
 
 
@@ -518,7 +518,7 @@ def bootstrap_auc(
 
 
 def _counts(num_draws: int, size: int, generator: torch.Generator) -> Float[Tensor, "B n"]:
-    """How often each of ``size`` things is drawn, with replacement, in ``size`` draws."""
+    """Counts of each of ``size`` items in ``size`` draws with replacement."""
     number = torch.randint(size, (num_draws, size), generator=generator)
     ones = torch.ones(number.shape, dtype=torch.float64)
     return torch.zeros(num_draws, size, dtype=torch.float64).scatter_add(1, number, ones)

@@ -97,7 +97,7 @@ def _names() -> str:
 
 
 def _settings_of(name: str) -> str:
-    """What an experiment measures, and its settings in both presets."""
+    """Description of an experiment, and its settings in both presets."""
     from experiments.experiment import find
 
     kind = find(name)

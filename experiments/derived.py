@@ -1,4 +1,4 @@
-"""What recorded runs say once more: how far training went, and which curves have one shape."""
+"""Numbers derived from recorded runs: shares of an improvement, and distances in shape of curves."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from experiments.experiment import Arrays, Experiment, RunContext, setting
-from experiments.paper.table_2 import unlike_bert
+from experiments.paper.table_2 import shape_distance_to_bert
 from experiments.paper.training import FixedSizes
 from experiments.paper.vit_mae import Figure6, farthest_from_bert
 from experiments.records import finding_over
@@ -57,7 +57,7 @@ class Derived(Experiment, name="derived", gpu=False):
 def share(
     start: Float[Tensor, " seeds"], end: Float[Tensor, " seeds"], direct: Float[Tensor, " seeds"]
 ) -> Float[Tensor, " seeds"]:
-    """Of the way from ``start`` to the end of ``direct`` training: what a training went.
+    """Share of the improvement by ``direct`` training that another training reaches from ``start``.
 
     >>> share(torch.tensor([-10.0]), torch.tensor([-1.0]), torch.tensor([0.0]))
     tensor([0.9000])
@@ -68,12 +68,12 @@ def share(
 def linear_vae(arrays: Arrays) -> dict[str, Finding]:
     """Figure 3, upper: shares, and what the loss and the 4 × 4 nodes report as LML, nats per datum."""
 
-    def share_of_way(data: str, row: str) -> Tensor:
+    def share_of_improvement(data: str, row: str) -> Tensor:
         track = arrays[f"{data}/{row}"]
         return share(track[0], track[-1], direct_track(data, row)[-1])
 
     def direct_track(data: str, row: str) -> Tensor:
-        """Direct training for as many epochs as ``row`` has: its own record goes on for longer."""
+        """Direct training for as many epochs as ``row`` has: its record goes on for longer."""
         return arrays[f"{data}/{MARGINAL}"][: len(arrays[f"{data}/{row}"])]
 
     direct = direct_track(MNIST, PUBLISHED)
@@ -84,11 +84,11 @@ def linear_vae(arrays: Arrays) -> dict[str, Finding]:
     coarse, lml = (arrays[f"{name}/mnist/{PUBLISHED}"] for name in ("coarse", "lml"))
     values = {
         "direct-way": direct[-1] - direct[0],
-        "fig-3-upper/maximized": share_of_way(MNIST, PUBLISHED),
-        "direct-share/elbo": share_of_way(MNIST, ELBO),
-        "direct-share/fine-grid": share_of_way(MNIST, "block/1/1"),
-        "direct-share/ten-masks": share_of_way(MNIST, "block/1/10"),
-        "direct-share/digits": share_of_way(DIGITS, PUBLISHED),
+        "fig-3-upper/maximized": share_of_improvement(MNIST, PUBLISHED),
+        "direct-share/elbo": share_of_improvement(MNIST, ELBO),
+        "direct-share/fine-grid": share_of_improvement(MNIST, "block/1/1"),
+        "direct-share/ten-masks": share_of_improvement(MNIST, "block/1/10"),
+        "direct-share/digits": share_of_improvement(DIGITS, PUBLISHED),
         "fig-3-upper/estimation": error_of_loss,
         "grid-4-by-4/published": coarse - lml,
     }
@@ -109,7 +109,7 @@ def independent_pixels(x: Float[Tensor, "N D"]) -> float:
 
 
 def without_z(arrays: Arrays, images: dict[str, Tensor]) -> dict[str, Finding]:
-    """How far a model without z gets in Figure 3, upper, and its share of the way on MNIST."""
+    """Log p(x) of a model without z in Figure 3, upper, and its share of the improvement on MNIST."""
     log_p = {name: independent_pixels(x) for name, x in images.items()}
     start = arrays[f"{MNIST}/{MARGINAL}"][0]
     epochs = len(arrays[f"{MNIST}/{PUBLISHED}"])
@@ -129,7 +129,7 @@ def deep_vae(arrays: Arrays) -> dict[str, Finding]:
 
 
 def recursion(arrays: Arrays) -> dict[str, Finding]:
-    """The same on the digits with K = 2, from starts that are drawn again."""
+    """Shares of the recursion on the digits with K = 2, from starts that are drawn again."""
     settings = Recursion.preset()
     assert isinstance(settings, Recursion)
     x = settings.images()
@@ -147,30 +147,30 @@ def recursion(arrays: Arrays) -> dict[str, Finding]:
 
 
 def fixed_sizes(arrays: Arrays) -> dict[str, Finding]:
-    """Figure 2's problem at one size, five truths: shares of the way, mean over twenty starts.
+    """Figure 2's problem at one size, five truths: shares of the improvement, mean over twenty starts.
 
-    A truth's share is of the mean way: one start may be next to its truth.
+    A truth's share is of the mean improvement: one start may be next to its truth.
     """
     settings = FixedSizes.preset()
     assert isinstance(settings, FixedSizes)
     start, _ = settings.starts()
-    ways = []
+    improvements = []
     for truth in settings.truths:
         problem = replace(settings, data_seed=truth).problem("paper", RunContext())
         best = problem.log_marginal(problem.best)
-        ways.append((best - problem.log_marginal(start)).mean())
-    way = torch.stack(ways)
+        improvements.append((best - problem.log_marginal(start)).mean())
+    improvement = torch.stack(improvements)
     unit_scale = settings.scales.index(1.0)
 
-    def share_of_way(size: int) -> Finding:
+    def share_of_improvement(size: int) -> Finding:
         short = arrays["short/paper"][:, settings.sizes.index(size), unit_scale]
-        return finding_over(1.0 - short.mean(dim=1) / way)
+        return finding_over(1.0 - short.mean(dim=1) / improvement)
 
     ends = arrays["below/paper"][:, settings.sizes.index(9), unit_scale]
     return {
-        "claim-fixed-rate-maximizes": share_of_way(2),
-        "fixed-rate-share/80": share_of_way(8),
-        "fixed-rate-share/90": share_of_way(9),
+        "claim-fixed-rate-maximizes": share_of_improvement(2),
+        "fixed-rate-share/80": share_of_improvement(8),
+        "fixed-rate-share/90": share_of_improvement(9),
         "fixed-rate-maximum": finding_over(arrays["lost/paper"][:, settings.sizes.index(2)]),
         "same-value/90": finding_over(ends.amax(dim=1) - ends.amin(dim=1)),
     }
@@ -186,6 +186,6 @@ def shapes(ppca: Arrays, images: Arrays) -> dict[str, Finding]:
     rates = [round(100 * rate) for rate in settings.rates]
     sets = {name: rates for name, _, _ in settings.data_sets}
     return {
-        "fig-5-right-similar": finding_over(unlike_bert(curve[:, :-1], percents)),
+        "fig-5-right-similar": finding_over(shape_distance_to_bert(curve[:, :-1], percents)),
         "fig-6-unlike": farthest_from_bert(images, sets),
     }

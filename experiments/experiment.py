@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, TypeVar, dataclass_transform
 import torch
 from torch import Tensor
 
-from experiments.records import computed_once, surroundings
+from experiments.records import computed_once, environment
 from experiments.registry import EXPERIMENTS
 from mpt_lml import recorded
 from mpt_lml.checks import FilePath, checked, require_seeds
@@ -36,7 +36,7 @@ _Value = TypeVar("_Value")
 
 
 class UnknownExperimentError(ValueError):
-    """No experiment of this name; the message says which is near, or where its code is."""
+    """Error for an unknown name of an experiment; the message names a near one, or where its code is."""
 
 
 # -- where a run takes place ------------------------------------------------------------------------
@@ -49,7 +49,7 @@ def revision_of(model: str | Path) -> str | None:
 
 
 def weights_of(model: str | Path | None, network: Any) -> dict[str, str | None] | None:
-    """For :class:`Outcome`: a loaded network's name, the commit behind it on the hub, its hash."""
+    """Weights of an :class:`Outcome`: a loaded network's name, its commit on the hub and its hash."""
     if model is None:
         return None
     revision = resolved_revision(model, revision_of(model))
@@ -58,7 +58,7 @@ def weights_of(model: str | Path | None, network: Any) -> dict[str, str | None] 
 
 @dataclass(frozen=True)
 class RunContext:
-    """Where a run takes place: its device, its progress bar, and a folder to go on from."""
+    """Context of a run: its device, its progress bar, and a folder to go on from."""
 
     device: torch.device = torch.device("cpu")
     progress: Progress = silent
@@ -68,15 +68,15 @@ class RunContext:
     def computed_once(
         self, name: str, compute: Callable[[], Mapping[str, Tensor]], **inputs: Any
     ) -> Arrays:
-        """What an earlier run of these settings and ``inputs`` computed as ``name``, or does now.
+        """Result ``name`` of these settings and ``inputs``, of an earlier run or computed now.
 
-        Its tensors are on the device of the run, kept or not; ``CheckpointMismatchError`` where a file
+        Its tensors are on the device of the run, stored or not; ``CheckpointMismatchError`` where a file
         is of other settings, inputs, versions, or of another device.
         """
         if self.folder is None:
             computed = compute()
         else:
-            identity = {**self.settings, **surroundings(self.device.type), **inputs}
+            identity = {**self.settings, **environment(self.device.type), **inputs}
             path = Path(self.folder, f"{name}.safetensors")
             computed = computed_once(path, compute, identity)
         return {key: value.to(self.device) for key, value in computed.items()}
@@ -163,7 +163,7 @@ class Experiment(ABC):
         return cls(**settings)
 
     def run(self, context: RunContext) -> Outcome:
-        """Measure in ``context``, where what is kept belongs to these settings."""
+        """Measure in ``context``, whose stored parts belong to these settings."""
         settings = {"experiment": self.name, **dataclasses.asdict(self)}
         return self.measure(dataclasses.replace(context, settings=settings))
 
@@ -178,7 +178,7 @@ def names() -> list[str]:
 
 
 def require_known(name: str) -> str:
-    """``name``, if an experiment or a record is called so.
+    """Return ``name`` if an experiment or a record has it, and refuse it otherwise.
 
     Raises:
         UnknownExperimentError: for another one; the message suggests near names.
@@ -227,7 +227,7 @@ def run(
 ) -> Outcome:
     """Run an experiment by its name, for a test or a session. It writes nothing but its state.
 
-    The command line goes by :func:`experiments.recording.run_and_store`, which stores what is found.
+    The command line goes by :func:`experiments.recording.run_and_store`, which stores the findings.
 
     Args:
         name: of the experiment; ``python -m experiments list`` has them all.
@@ -258,7 +258,7 @@ def context_for(
     progress: Progress = silent,
     folder: Path | None = None,
 ) -> RunContext:
-    """Where to run ``chosen``; asking for a device or a folder it would not use is an error."""
+    """Context in which to run ``chosen``; a device or a folder that it would not use is an error."""
     if folder is not None and not chosen.resumable:
         raise ValueError(f"{chosen.name} keeps no state to go on from: leave the checkpoints out.")
     if device == "cuda" and not chosen.gpu:

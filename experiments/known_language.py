@@ -85,7 +85,7 @@ class KnownLanguage(Experiment, name="known-language", resumable=True):
         context: RunContext,
         checksum: str,
     ) -> Arrays:
-        """What the networks of these seeds lack of the source: a file for each, with its weights.
+        """Gaps of the networks of these seeds to the source: a file for each, with its weights.
 
         All of them are trained where one file is missing, since they are trained side by side.
         """

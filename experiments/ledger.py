@@ -175,7 +175,7 @@ def in_words(rule: Mapping[str, Any] | None, published: float | None = None, uni
 
 
 def _region_in_words(rule: Mapping[str, Any], published: float | None, unit: str) -> str:
-    """Where the interval of a measurement has to lie."""
+    """Region in which the interval of a measurement has to lie, in words."""
     if rule["test"] != "equivalent":
         side = "above" if rule["test"] == "exceeds" else "below"
         return f"{side} {rule['bound']:g}{unit}"
@@ -187,13 +187,13 @@ def _region_in_words(rule: Mapping[str, Any], published: float | None, unit: str
 
 
 def entries(path: Path) -> list[dict[str, Any]]:
-    """What a run can measure: the paper's entries, then this book's findings."""
+    """Entries that a run can measure: the paper's, then this book's findings."""
     content = read_json(path)
     return [*content["paper"], *content["findings"]]
 
 
 def published(names: Iterable[str]) -> list[float]:
-    """What the paper prints for entries of these ``names``."""
+    """Printed numbers of the paper for entries of these ``names``."""
     printed = _published()
     return [printed[name] for name in names]
 
@@ -203,7 +203,7 @@ def _published() -> dict[str, Any]:
 
 
 def cut_digits(findings: Mapping[str, Finding]) -> int:
-    """How many of the printed numbers are the measured ones cut, and not rounded, to two digits.
+    """Number of findings whose printed number is the measured one cut, and not rounded, to two digits.
 
     5e-6 is added: float32 data may differ in a last bit between processors, and one entry of Table 1,
     0.030001, is that close to its digit.

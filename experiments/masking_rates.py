@@ -1,4 +1,4 @@
-"""Which masking rate: crossovers of PPCA, few sizes for all, and what a better law of sizes gains."""
+"""Choice of the masking rate: crossovers of PPCA, few sizes for all, and the gain of a better law."""
 
 import itertools
 import math
@@ -127,7 +127,7 @@ class MaskingRates(Experiment, name="masking-rates", gpu=False):
     def _gradient(
         self, loadings: Tensor, covariance: Tensor, laws: Tensor, generator: torch.Generator
     ) -> Tensor:
-        """Of s(A)/ν(M), one mask per datum, mean over a batch: both laws share data and shifts."""
+        """Gradient of s(A)/ν(M), one mask a datum, mean over a batch; both laws share data and shifts."""
         num_laws, runs, num_features, _ = loadings.shape
         noise = torch.randn(runs, self.batch, num_features, generator=generator, dtype=laws.dtype)
         x = noise @ torch.linalg.cholesky(covariance).mT

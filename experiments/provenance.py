@@ -1,4 +1,4 @@
-"""Where a recorded number came from: commit, machine, versions."""
+"""Provenance of recorded numbers: commit, machine, versions."""
 
 import platform
 import subprocess
@@ -12,11 +12,11 @@ import torch
 from mpt_lml.files import versions
 
 ROOT = Path(__file__).resolve().parents[1]
-"""Of the checkout."""
+"""Folder of the checkout."""
 
 
 def provenance(command: str, device: str = "cpu") -> dict[str, Any]:
-    """Where a recorded number came from.
+    """Provenance of a recorded number.
 
     Args:
         command: What measures it again.

@@ -28,7 +28,7 @@ from mpt_lml.files import book_file
 from mpt_lml.recorded import Outcome
 
 RESULTS_FOLDER = Path("mpt-lml-results")
-"""Where results and states go that nobody named a place for."""
+"""Folder of results and states for which no place is named."""
 SECONDS_BETWEEN_NOTES = 1.0
 
 
@@ -59,7 +59,7 @@ class Clock:
 
 
 def _noted_seconds(note: Path) -> float:
-    """What :meth:`Clock.save` has written."""
+    """Seconds that :meth:`Clock.save` has written into ``note``."""
     try:
         seconds = files.read_json(note)
         is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
@@ -82,7 +82,7 @@ def run_and_store(
     out: str | None = None,
     checkpoints: str | None = None,
 ) -> None:
-    """Run one experiment and write what it found.
+    """Run one experiment and write its results.
 
     Args:
         kind: The experiment.
@@ -136,7 +136,7 @@ def run_and_store(
 
 
 def _name(experiment: Experiment, preset: Preset) -> str:
-    """Of the files of a run: the experiment's for the paper's settings, another for any other."""
+    """Name of the files of a run: the experiment's for the paper's settings, another for any other."""
     name = experiment.name if preset == "paper" else f"{experiment.name}-{preset}"
     if experiment != type(experiment).preset(preset):
         name += f"-{_digest(experiment)}"
@@ -205,15 +205,17 @@ def comparison(name: str | None) -> str:
 
 
 def _tables(entries: Sequence[Mapping[str, Any]]) -> str:
-    """What the paper prints with its verdicts, then what this book finds, as aligned columns."""
-    printed = [{**e, "verdict": ledger.shown(e)} for e in entries if "verdict" in e]
-    found = [entry for entry in entries if "verdict" not in entry]
+    """Entries of the paper with their verdicts, then findings of this book, as aligned columns."""
+    printed = [{**entry, "verdict": ledger.shown(entry)} for entry in entries if "verdict" in entry]
+    findings = [entry for entry in entries if "verdict" not in entry]
     tables = []
     if printed:
         columns = ("published", "measured", "standard_error", "unit", "verdict")
         tables.append(_table("in the paper", columns, printed))
-    if found:
-        tables.append(_table("found by this book", ("measured", "standard_error", "unit"), found))
+    if findings:
+        tables.append(
+            _table("found by this book", ("measured", "standard_error", "unit"), findings)
+        )
     return "\n\n".join(tables) or "the ledger has no entry for this experiment"
 
 

@@ -1,4 +1,4 @@
-"""What runs leave on the disk: results as JSON, and finished parts that belong to their settings."""
+"""Records on the disk: results as JSON, and finished parts of runs with the settings they belong to."""
 
 import dataclasses
 import inspect
@@ -108,7 +108,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], identity: Mapping[An
 
 
 def load_tensors(path: Path, identity: Mapping[Any, Any]) -> dict[str, Tensor]:
-    """What :func:`save_tensors` wrote for this very ``identity``.
+    """Tensors that :func:`save_tensors` wrote for this very ``identity``.
 
     Raises:
         CheckpointMismatchError: with the first difference where the file is of another, and where it
@@ -134,7 +134,7 @@ def load_tensors(path: Path, identity: Mapping[Any, Any]) -> dict[str, Tensor]:
 def computed_once(
     path: Path, compute: Callable[[], Mapping[str, Tensor]], identity: Mapping[Any, Any]
 ) -> dict[str, Tensor]:
-    """What ``compute()`` gives, on the CPU: read from ``path``, or computed now and written there.
+    """Result of ``compute()``, on the CPU: read from ``path``, or computed now and written there.
 
     Raises:
         CheckpointMismatchError: where the file is of another ``identity``, or damaged.
@@ -167,7 +167,7 @@ def _as_json(identity: Mapping[Any, Any]) -> str:
 
 
 def as_plain(name: str, value: Any) -> Any:
-    """``value`` as what JSON can say, the same whenever a program runs.
+    """Convert ``value`` to types of JSON, the same whenever a program runs.
 
     NaN becomes a text, because it differs from itself. Tensors and arrays become their type, shape and
     hash, because their own text leaves out the middle. Raises ``TypeError`` for objects that are told
@@ -181,7 +181,7 @@ def as_plain(name: str, value: Any) -> Any:
         return _plain_mapping(name, value)
     if isinstance(value, list | tuple):
         return [as_plain(f"{name}[{place}]", item) for place, item in enumerate(value)]
-    if isinstance(value, set | frozenset):  # its own order is another one each time a program runs
+    if isinstance(value, set | frozenset):  # its order is another one each time a program runs
         return sorted((as_plain(name, item) for item in value), key=json.dumps)
     if isinstance(value, np.ndarray) and value.dtype != object:
         value = torch.from_numpy(value)
@@ -215,14 +215,14 @@ def _plain_mapping(name: str, value: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _as_key(key: Any) -> str:
-    """As :mod:`json` does: true, null, 1, 0.5."""
+    """Key as :mod:`json` writes it: true, null, 1, 0.5."""
     return json.dumps(key) if isinstance(key, bool | int | float | None) else str(key)
 
 
-def surroundings(device: str) -> dict[str, str]:
-    """What decides a number besides its settings: device, precision and versions.
+def environment(device: str) -> dict[str, str]:
+    """Environment of a run that can change its numbers: device, precision and versions.
 
-    >>> surroundings("cpu")["device"]
+    >>> environment("cpu")["device"]
     'cpu'
     """
     precision = f"{torch.get_default_dtype()}, {torch.get_float32_matmul_precision()}"

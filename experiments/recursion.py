@@ -1,4 +1,4 @@
-"""Which choice of the recursion makes its encoder collapse, and what an encoder of x_R does instead."""
+"""Choices of the recursion that make its encoder collapse, and an encoder of x_R instead of it."""
 
 from dataclasses import replace
 from functools import partial
@@ -52,7 +52,7 @@ SIZES = (1, 8, 16, 24, 32, 40, 48, 56, 64)
 def approximations(model: vae.VAE, num_draws: int) -> list[ConditionalModel]:
     """Pseudo-Gibbs, Metropolis-within-Gibbs, importance sampling around the mode.
 
-    With ``num_draws`` weights or kept steps per mask; the chains run ten at a time.
+    With ``num_draws`` weights or used steps per mask; the chains run ten at a time.
     """
     chains = [
         estimators.GibbsConditional(
@@ -80,7 +80,7 @@ def compare(model: vae.VAE, x: Float[Tensor, "N D"]) -> Float[Tensor, "methods 3
 
 
 def area_error(model: vae.VAE, method: ConditionalModel, x: Tensor) -> Float[Tensor, " N"]:
-    """What Σ_M S(x; M) through ``method`` misses of log p(x), nats: linear between ``SIZES``."""
+    """Error of Σ_M S(x; M) through ``method`` as log p(x), nats: linear between ``SIZES``."""
     table = on_grid(model)
     generator = seeded(2)
     errors = []
@@ -200,7 +200,7 @@ class Recursion(DeepVAETraining, name="recursion", resumable=True, gpu=False):
     def score_bias(
         self, variant: MaskedObjective, parameters: vae.Parameters, x: Tensor
     ) -> Float[Tensor, " seeds"]:
-        """Expected training score minus D·S of the model's own conditionals, same masks, nats."""
+        """Expected training score minus D·S of the model's exact conditionals, same masks, nats."""
         mask = masks.sample_masks(self.num_masks, x.shape[1], FIXED, generator=seeded(1))
         generators = [seeded(100 + run) for run in range(len(self.seeds))]
         # Every image under every mask, in every run.

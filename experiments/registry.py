@@ -1,10 +1,10 @@
-"""Which experiments there are, and what each costs: a table, so that a list needs no torch."""
+"""Table of the experiments and their costs, which can be listed without torch."""
 
 from typing import NamedTuple
 
 
 class Entry(NamedTuple):
-    """Where the class of an experiment is, and what ``python -m experiments list`` says of it."""
+    """Place of the class of an experiment, with what ``python -m experiments list`` prints of it."""
 
     module: str
     class_name: str

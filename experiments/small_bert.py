@@ -55,9 +55,9 @@ class SmallBert(Experiment, name="small-bert", resumable=True):
         return held_out_rows(self.training, tokenizer)
 
     def train(self, context: RunContext, network: Any, text: TrainingText) -> Tensor:
-        """Train ``network``, products in bfloat16; what was watched (W, 4).
+        """Train ``network``, with products in bfloat16, and return its history (W, 4).
 
-        A training that is finished is kept, with the weights that it leaves in ``network``.
+        A finished training is stored, with the weights that it leaves in ``network``.
         """
 
         def compute() -> Arrays:
@@ -65,13 +65,13 @@ class SmallBert(Experiment, name="small-bert", resumable=True):
                 network, text, self.training, device=context.device, progress=context.progress
             )
             if num_steps < self.num_steps:
-                raise KeyboardInterrupt  # what is not finished is not kept
+                raise KeyboardInterrupt  # an unfinished training is not stored
             return {"watched": watched, **network.state_dict(prefix="network/")}
 
         data = context.checksum([text.stream, text.held_out])
-        kept = context.computed_once("full", compute, data=data)
-        rows = kept.pop("watched").cpu()
-        network.load_state_dict({key.removeprefix("network/"): kept[key] for key in kept})
+        stored = context.computed_once("full", compute, data=data)
+        rows = stored.pop("watched").cpu()
+        network.load_state_dict({key.removeprefix("network/"): stored[key] for key in stored})
         return rows
 
     def measure(self, context: RunContext) -> Outcome:

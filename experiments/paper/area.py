@@ -19,7 +19,7 @@ from mpt_lml.theory.rates import random_loadings_curve
 class Figure4(Experiment, name="figure-4", gpu=False):
     """Figure 4: area under the mask-rate curve at D = 200.
 
-    Three panels as (K, P), on the paper's own draw and on data from the model with the same loadings.
+    Three panels as (K, P), on the paper's draw and on data from the model with the same loadings.
     One mask per size leaves much to chance: those panels draw under fifteen more seeds. Arrays, for
     draw in (paper, model): ``score/PANEL/DRAW`` (seeds, D), ``lml/PANEL/DRAW`` ().
     """
@@ -82,7 +82,7 @@ def dense_curve(
 class CurveShape(Experiment, name="curve-shape", gpu=False):
     """Figure 4: tail, decay and its beginning, at twenty truths.
 
-    Smooth curves on the paper's own draw, and expected ones under the model, at several truths.
+    Smooth curves on the paper's draw, and expected ones under the model, at several truths.
     ``panels`` are (K, P); ``seeds`` draw loadings and data. For "model" the second moment is the
     model's covariance. Findings are shares of a curve's range, or rates.
     """
@@ -149,14 +149,16 @@ def rate_of_fall(score: Float[Tensor, "B D"], share: float) -> Float[Tensor, " B
     return ((fallen >= share).int().argmax(dim=1) + 1).to(score.dtype) / size
 
 
-def unlike(first: Float[Tensor, "*#B R"], second: Float[Tensor, "*#B R"]) -> Float[Tensor, "*#B"]:
-    """How far two curves at the same rates differ in shape, as a share of the fall.
+def shape_distance(
+    first: Float[Tensor, "*#B R"], second: Float[Tensor, "*#B R"]
+) -> Float[Tensor, "*#B"]:
+    """Distance in shape of two curves at the same rates, as a share of the fall.
 
     Each is shifted and scaled so that it falls from 1 at the first rate to 0 at the last; the largest
     distance counts. Two straight lines have 0, whatever their slopes.
 
-    >>> line, bend = torch.tensor([4.0, 3.0, 2.0]), torch.tensor([1.0, 1.0, 0.0])
-    >>> unlike(line, bend).item()
+    >>> line, curve = torch.tensor([4.0, 3.0, 2.0]), torch.tensor([1.0, 1.0, 0.0])
+    >>> shape_distance(line, curve).item()
     0.5
     """
     first, second = (
@@ -168,7 +170,7 @@ def unlike(first: Float[Tensor, "*#B R"], second: Float[Tensor, "*#B R"]) -> Flo
 def exponential_residual(
     score: Float[Tensor, " D"], *, decaying: bool = False
 ) -> Float[Tensor, ""]:
-    """How far the nearest exponential a + b exp(c M/D) stays from a curve, as a share of its range.
+    """Distance of the nearest exponential a + b exp(c M/D) from a curve, as a share of its range.
 
     *Nearest* is the one whose largest error over M is smallest: a, b and one of 400 constants c from
     −100 to 100 (the smallest are nearly straight lines) are chosen for that. It counts for the curve
@@ -188,7 +190,7 @@ def exponential_residual(
 def smallest_largest_error(
     values: Float[Tensor, " D"], column: Float[Tensor, "C D"]
 ) -> Float[Tensor, " C"]:
-    """For each ``column``: min over a, b of max |values − a − b column|, as a share of the range.
+    """Minimum over a, b of max |values − a − b column| for each ``column``, as a share of the range.
 
     For a given b the best a is the middle of what is left, so that the largest error is half of the
     range of values − b column. That is convex in b: a ternary search finds the best b.

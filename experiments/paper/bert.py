@@ -17,7 +17,7 @@ from experiments.experiment import (
     setting,
     weights_of,
 )
-from experiments.paper.area import unlike
+from experiments.paper.area import shape_distance
 from mpt_lml.data import published_curves
 from mpt_lml.files import digest
 from mpt_lml.recorded import Finding, Outcome
@@ -45,7 +45,7 @@ def curves_in_parts(
     design: Design,
     part_size: int = PART_SIZE,
 ) -> SentenceCurves:
-    """As :func:`mpt_score.curve`, with each part of some texts computed once."""
+    """Curves as of :func:`mpt_score.curve`, with each part of some texts computed once."""
     parts = parts_of(tokens, part_size)
     compute = [partial(part_of_curves, scorer, tokens, numbers, design) for numbers in parts]
     scores = each_computed_once(context, prefix, scorer, tokens, compute)
@@ -59,13 +59,13 @@ def each_computed_once(
     tokens: Tokens,
     compute: Sequence[Callable[[], Mapping[str, Tensor]]],
 ) -> list[Mapping[str, Tensor]]:
-    """What this ``scorer`` says of parts of these ``tokens``, or has said in an earlier run."""
+    """Results of ``scorer`` for parts of ``tokens``, computed now or in an earlier run."""
     inputs = {**(scorer.identity or {}), "data": digest("", vars(tokens))}
     inside = f"./{prefix}".replace("..", "_")  # a set of sentences may be a path
     results: list[Mapping[str, Tensor]] = []
     for number, part in enumerate(context.progress(list(compute), prefix)):
         computed = context.computed_once(f"{inside}part-{number:05d}", part, **inputs)
-        results.append(on_cpu(computed))  # what is said of texts is there, wherever the network is
+        results.append(on_cpu(computed))  # scores of texts stay on the CPU, wherever the network is
     return results
 
 
@@ -87,7 +87,7 @@ class OnSentences(Experiment):
         label: str = "",
         **options: Any,
     ) -> dict[str, tuple[Tokens, SentenceCurves]]:
-        """The sentences of each set and their curve, or what ``context`` kept for these weights."""
+        """Sentences of each set and their curve, computed now or stored in ``context``."""
         scorer = load(MaskedLM.of(network.to(context.device), tokenizer, **options), tokenizer)
 
         def of_set(name: str) -> tuple[Tokens, SentenceCurves]:
@@ -148,7 +148,7 @@ class PreTrained(OnSentences, name="table-2-pretrained", resumable=True):
 
 
 def farthest_from_published(curves: Mapping[str, Float[Tensor, " R"]]) -> Finding:
-    """How far curves at 1, ..., 99 % differ in shape from the authors' of the same sets, at most.
+    """Largest distance in shape of curves at 1, ..., 99 % from the authors' of the same sets.
 
     Args:
         curves: by the names of their sets, as in :data:`PRINTED`.
@@ -157,12 +157,12 @@ def farthest_from_published(curves: Mapping[str, Float[Tensor, " R"]]) -> Findin
     distances = []
     for name, score in curves.items():
         stored = published["pretrained/" + name.removeprefix("glue/")]
-        distances.append(unlike(score, stored.to(score)).item())
+        distances.append(shape_distance(score, stored.to(score)).item())
     return Finding(max(distances))
 
 
 def design_at(percents: Sequence[int], seed: int) -> Design:
-    """One mask at each rate; settings and stored arrays have rates in percent."""
+    """Design with one mask at each rate; settings and stored arrays have rates in percent."""
     return Design(tuple(percent / 100 for percent in percents), seed=seed)
 
 
@@ -219,7 +219,7 @@ class BertCurve(OnSentences, name="bert-curve", resumable=True):
 
 
 def _fall(result: SentenceCurves) -> Finding:
-    """How far a curve falls from its first rate to its last, nats per token."""
+    """Fall of a curve from its first rate to its last, nats per token."""
     error = result.standard_error
     fall = result.score[0] - result.score[-1]
     return Finding(fall.item(), torch.hypot(error[0], error[-1]).item())

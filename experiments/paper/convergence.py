@@ -23,7 +23,7 @@ NOISE = torch.tensor(NOISE_VARIANCE, dtype=torch.float64)
 def paper_problem(
     sizes: tuple[int, int, int], generator: torch.Generator, device: torch.device | None = None
 ) -> tuple[PPCA, Float[Tensor, "N D"]]:
-    """The paper's model and its own draw of data, N × D with K causes, both on ``device``."""
+    """The paper's model and its draw of data, N × D with K causes, both on ``device``."""
     num_data, num_features, latent_dim = sizes
     drawn = data.paper_gaussian(num_data, num_features, latent_dim, generator=generator)
     return PPCA(drawn.loadings.to(device), NOISE_VARIANCE), drawn.x.to(device)
@@ -35,7 +35,7 @@ def paper_masks(
     """The masks of the paper's stream: sizes 1..D in order, ``num_masks`` permutations for each.
 
     The first M entries of a permutation are masked. Drawing with ``torch.randperm`` one by one is
-    slower than :func:`mpt_lml.masks.sample_ranks` and kept because it reproduces printed digits.
+    slower than :func:`mpt_lml.masks.sample_ranks` and used because it reproduces printed digits.
     """
     draws = num_features * num_masks
     orders = torch.stack([torch.randperm(num_features, generator=generator) for _ in range(draws)])

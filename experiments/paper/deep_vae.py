@@ -48,7 +48,7 @@ class DeepVAETraining(Experiment):
 
     @property
     def settings(self) -> DeepVAESettings:
-        """What of this experiment is a training's."""
+        """Settings of this experiment that are those of a training."""
         of_training = [field.name for field in fields(DeepVAESettings) if hasattr(self, field.name)]
         return DeepVAESettings(**{name: getattr(self, name) for name in of_training})
 
@@ -57,7 +57,7 @@ class DeepVAETraining(Experiment):
         return self.settings.images()
 
     def train(self, x: Tensor, objective: Objective, context: RunContext, name: str) -> DeepVAERun:
-        """All seeds side by side, each on minibatches of its own."""
+        """Train all seeds side by side, each on separate minibatches."""
         run = train_deep_vae(
             self.settings, objective, images=x, progress=context.progress, label=name
         )
@@ -175,7 +175,7 @@ class Figure3Lower(DeepVAETraining, name="figure-3-lower", resumable=True):
 
 
 class Judgement(NamedTuple):
-    """Of one trained model, each a value and its standard error, (2,), nats."""
+    """Estimates of one trained model, each a value and its standard error, (2,), nats."""
 
     lml: Tensor
     ais_excess: Tensor | None = None  # over importance weights; of the first runs

@@ -215,19 +215,19 @@ class Cell:
     def given(self, j: int, observed: tuple[int, ...]) -> float:
         """log p(x_j | x_observed) by adding up entries; 0 where j is itself observed."""
 
-        def weight(kept: tuple[int, ...]) -> float:
-            cell = [self.x[i] if i in kept else slice(None) for i in range(self.table.ndim)]
+        def weight(fixed: tuple[int, ...]) -> float:
+            cell = [self.x[i] if i in fixed else slice(None) for i in range(self.table.ndim)]
             return self.table[tuple(cell)].sum().item()
 
         return math.log(weight((*observed, j)) / weight(observed))
 
     @property
     def orders(self) -> list[tuple[int, ...]]:
-        """All D! of them."""
+        """All D! orders of the coordinates."""
         return list(itertools.permutations(range(self.table.ndim)))
 
     def visible_sets(self, size: int) -> list[list[float]]:
-        """For every set R of ``size`` coordinates, log p(x_j | x_R) of every j outside R."""
+        """log p(x_j | x_R) of every j outside R, for every set R of ``size`` coordinates."""
         every = range(self.table.ndim)
         sets = itertools.combinations(every, size)
         return [[self.given(j, rest) for j in every if j not in rest] for rest in sets]

@@ -98,14 +98,14 @@ class Figure3Upper(Experiment, name="figure-3-upper", resumable=True):
         return Outcome(self._findings(arrays, *images), arrays, checksum)
 
     def _binary_images(self, name: str, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Of training and of test."""
+        """Binary images of training and of test."""
         settings = self.settings(name)
         x = linear_vae.binary_images(settings)
         held_out = linear_vae.binary_images(settings, "test", num_data=self.held_out)
         return x.to(device), held_out.to(device)
 
     def settings(self, images: str, num_epochs: int | None = None) -> LinearVAESettings:
-        """Of one training."""
+        """Settings of one training."""
         return LinearVAESettings(
             images=images,
             num_data=self.num_data,

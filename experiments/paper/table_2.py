@@ -10,7 +10,7 @@ from torch import Tensor
 
 from experiments import ledger
 from experiments.experiment import Experiment, RunContext, seeded, setting
-from experiments.paper.area import unlike
+from experiments.paper.area import shape_distance
 from experiments.paper.bert import GLUE, OnSentences, pair
 from experiments.records import finding_over
 from mpt_lml.data import published_curves
@@ -78,7 +78,7 @@ class Table2(OnSentences, name="table-2", resumable=True):
         return network, tokenizer
 
     def findings(self, arrays: Mapping[str, Tensor]) -> dict[str, Finding]:
-        """How far the mean curves are from level, and the joint p of the printed row."""
+        """Largest range of the mean curves, and the joint p of the printed row."""
         curves = torch.stack([arrays[f"curve/{name}"].mean(dim=0) for name in self.data_sets])
         level = (curves.amax(dim=1) - curves.amin(dim=1)).max()
         findings = {"random-bert-flat": Finding(level.item())}
@@ -105,7 +105,7 @@ def joint_p(
     """Are ``published`` areas of S further networks like those of I networks on the same S sets?
 
     p, and its error of simulation, of Σ_s (published − mean)² / (sd² (1 + 1/I) + e²), e over sentences:
-    normal areas with the measured covariance for I shared networks, S of their own for ``published``.
+    normal areas with the measured covariance for I shared networks, and S more for ``published``.
     """
     generator = seeded(0)
     count = areas.shape[1]
@@ -164,19 +164,21 @@ class PublishedCurves(Experiment, name="published-curves", gpu=False):
         return Outcome(findings, arrays, context.checksum(published.values()))
 
 
-def unlike_bert(score: Float[Tensor, "*B R"], percents: Sequence[int]) -> Float[Tensor, "*B"]:
-    """How far a curve at these rates differs in shape from that of pre-trained BERT-base.
+def shape_distance_to_bert(
+    score: Float[Tensor, "*B R"], percents: Sequence[int]
+) -> Float[Tensor, "*B"]:
+    """Distance in shape of a curve at these rates from that of pre-trained BERT-base.
 
-    The smallest distance, as a share of the fall, to the authors' curves of the four printed sets.
+    It is the smallest one, as a share of the fall, to the authors' curves of the four printed sets.
     """
     published = published_curves()
     rows = [percent - 1 for percent in percents]
     curves = [published[f"pretrained/{name}"][rows].to(score) for name in SETS[:4]]
-    return torch.stack([unlike(score, curve) for curve in curves]).amin(dim=0)
+    return torch.stack([shape_distance(score, curve) for curve in curves]).amin(dim=0)
 
 
 def shape(curve: Float[Tensor, " R"], random: Float[Tensor, " R"]) -> dict[str, Tensor]:
-    """What is read off a curve at 1, ..., 99 % and the level one of a random network.
+    """Statistics of a curve at 1, ..., 99 % and of the level one of a random network.
 
     ``crossover`` r* in percent; ``bias`` (3,), D·S − area at 15, 25 and 40 %, nats in the paper's
     unit; ``tail``, the share of the fall from 1 to 99 % beyond 85 %, 0.14 for a straight line;

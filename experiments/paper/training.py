@@ -50,7 +50,7 @@ class PPCATraining(Experiment):
     num_epochs: int = setting(1000, quick=40)
 
     def problem(self, draw: str, context: RunContext) -> Problem:
-        """The paper's own draw, or as many data from the model with the same loadings."""
+        """The paper's draw, or as many data from the model with the same loadings."""
         generator = seeded(self.data_seed)
         shape = (self.num_data, self.num_features, self.latent_dim)
         model, x = paper_problem(shape, generator)
@@ -110,7 +110,7 @@ class PPCATraining(Experiment):
 class Figure2(PPCATraining, name="figure-2"):
     """Figure 2: PPCA trained at every size and at 20 %, on two draws of data.
 
-    Both laws on the paper's own draw and on data from the model, five starts each. Arrays, for draw
+    Both laws on the paper's draw and on data from the model, five starts each. Arrays, for draw
     in (paper, model) and law in (uniform, fixed): ``lml/DRAW/LAW`` and ``objective/DRAW/LAW`` (epochs
     + 1, seeds), ``true_lml/DRAW`` and ``best_lml/DRAW`` (), the LML of generating and best loadings.
     On the paper's draw, largest entries of gradients at the starts minus that of the LML:
@@ -169,7 +169,7 @@ class Figure2(PPCATraining, name="figure-2"):
 def _gradient_difference(
     problem: Problem, start: Float[Tensor, "B D K"], law: SizeLaw
 ) -> Float[Tensor, "B D K"]:
-    """How far each entry of the gradient of a law's exact objective is from that of the LML."""
+    """Absolute difference of the gradients of a law's exact objective and of the LML, by entries."""
     loadings = start.detach().requires_grad_()
     difference = problem.exact(loadings, law) - problem.log_marginal(loadings)
     (gradient,) = torch.autograd.grad(difference.sum(), loadings)
@@ -263,7 +263,7 @@ class FixedSizes(PPCATraining, name="fixed-sizes", resumable=True, gpu=False):
     data and the loadings behind them. Arrays, for draw in (paper, model), nats: ``lost/DRAW``
     (truths, sizes), the LML lost at the maximum of a size's exact objective, the best end of BFGS
     from all starts; ``below/DRAW`` (truths, sizes, scales, starts), how far below it a start ends,
-    and ``converged/DRAW``, whether at a maximum: with small masks some climb towards infinity;
+    and ``converged/DRAW``, whether at a maximum: with small masks some go to infinity;
     ``short/DRAW`` (truths, sizes + 1, scales, starts), how far below its maximum the LML is over the
     last tenth of training by sampled masks, every size last; ``bias/DRAW`` (truths, scales, starts),
     objective minus LML at every size, mean over the epochs.
@@ -292,7 +292,7 @@ class FixedSizes(PPCATraining, name="fixed-sizes", resumable=True, gpu=False):
         return Outcome(self._findings(arrays), arrays, context.checksum(used))
 
     def _cell(self, problem: Problem) -> dict[str, Tensor]:
-        """One row, of one truth, of each array."""
+        """Row of each array that belongs to one truth."""
         scales = torch.tensor(self.scales, dtype=problem.x.dtype)[:, None, None, None]
         starts = scales * self.starts()[0]
         with_best = torch.cat([problem.best[None], starts.flatten(0, 1)])
@@ -450,7 +450,7 @@ class DigitsTraining(Experiment, name="digits-training", gpu=False):
         trained: fit.Parameters,
         moments: Mapping[str, Float[Tensor, "D D"]],
     ) -> dict[str, Tensor]:
-        """Where the objective on many fixed masks has its maximum, from the closed form and the end."""
+        """Maxima of the objective on many fixed masks, from the closed form and the end of training."""
         shape = best.loadings.shape
         mask = masks.sample_masks(
             self.climb_masks,

@@ -21,7 +21,7 @@ from experiments.experiment import (
     setting,
     weights_of,
 )
-from experiments.paper.table_2 import unlike_bert
+from experiments.paper.table_2 import shape_distance_to_bert
 from experiments.records import finding_over
 from mpt_lml import data, masks, scores
 from mpt_lml.models.base import Grouped
@@ -37,7 +37,7 @@ from mpt_score.trainings.small_mae import SmallMAESettings, sizes_of
 
 
 class _Images(NamedTuple):
-    """One data set with what all its networks share; mean and scale are of each channel."""
+    """Data set with all that its networks share; mean and scale are of each channel."""
 
     x: Float[Tensor, "N C H W"]
     test: Float[Tensor, "Q C H W"]
@@ -50,7 +50,7 @@ class _Images(NamedTuple):
 
     @property
     def weights(self) -> Float[Tensor, " L"]:
-        """Of the scores of the sizes in the area."""
+        """Weights of the scores of the sizes in the area."""
         return trapezoid_weights(torch.tensor(self.sizes), self.num_patches)
 
 
@@ -123,11 +123,11 @@ class Figure6(Experiment, name="figure-6", resumable=True):
         inputs: Mapping[str, Any],
         seed: int,
     ) -> Arrays:
-        """What ``measure`` gives for a seed, or what ``context`` kept of it."""
+        """Result of ``measure`` for a seed, computed now or stored in ``context``."""
         return context.computed_once(f"{name}-{seed}", partial(measure, seed), **inputs)
 
     def _settings_of(self, name: str, patch: int, num_steps: int) -> SmallMAESettings:
-        """Those of the networks of one data set."""
+        """Settings of the networks of one data set."""
         return SmallMAESettings(
             images=name,
             patch_size=patch,
@@ -247,7 +247,7 @@ class Figure6(Experiment, name="figure-6", resumable=True):
 
 
 def _smallest(values: Sequence[Float[Tensor, " seeds"]]) -> Finding:
-    """Of several data sets the one with the smallest mean."""
+    """Finding of the data set with the smallest mean."""
     return finding_over(min(values, key=lambda each: each.mean().item()))
 
 
@@ -273,12 +273,12 @@ class PreTrained(Figure6, name="figure-6-pretrained", resumable=True):
 
 
 def farthest_from_bert(arrays: Arrays, percents: Mapping[str, Sequence[int]]) -> Finding:
-    """How far trained curves differ in shape from BERT-base's, mean over seeds, on the worst set.
+    """Distance in shape of trained curves from BERT-base's, mean over seeds, on the worst set.
 
     ``percents``: of each data set, the masking rates of its curves, which BERT-base's have as well.
     """
     distances = [
-        finding_over(unlike_bert(arrays[f"score/{name}/trained/size"], of_set))
+        finding_over(shape_distance_to_bert(arrays[f"score/{name}/trained/size"], of_set))
         for name, of_set in percents.items()
     ]
     return max(distances, key=lambda distance: distance.measured)

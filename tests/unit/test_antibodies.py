@@ -153,7 +153,7 @@ def test_places_are_those_of_the_other_chains() -> None:
 
 def test_what_is_lost_is_what_lies_below_the_last_column() -> None:
     curve = torch.tensor([-1.0, -2.0, -5.0, -7.0, -3.0])
-    assert antibodies._lost(curve).item() == pytest.approx((2 + 4) / 4)
+    assert antibodies._shortfall(curve).item() == pytest.approx((2 + 4) / 4)
 
 
 def test_a_straight_line_and_a_cliff() -> None:
@@ -287,7 +287,7 @@ def test_arrays_of_the_curves_hang_together(quick) -> None:
         assert torch.equal(arrays[f"curve/{kind}"], arrays["curves"][rows].mean(dim=0))
     # All are the area, or near it for a network that hardly looks at what is shown.
     per_residue = arrays["log_p"].mean(dim=1) / arrays["num_residues"]
-    for name in antibodies.OURS:
+    for name in antibodies.NETWORK_SCORES:
         assert (arrays[name] / arrays["num_residues"] - per_residue).abs().max() < 0.1
     assert arrays["scores"].shape == (4, 6)
 

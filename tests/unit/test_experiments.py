@@ -525,11 +525,11 @@ class TestKeptWork:
     ) -> None:
         _, folder = quick(name)
         settings = {each.name for each in dataclasses.fields(experiment.find(name))}
-        surroundings = {"device", "precision", "version of mpt-lml", "version of torch"}
+        environment = {"device", "precision", "version of mpt-lml", "version of torch"}
         for path in contents(folder):
             with safe_open(folder / path, framework="pt") as stored:
                 said = json.loads(stored.metadata()["mpt-lml"].partition(" ")[2])
-            assert settings | surroundings | {"experiment", "data"} <= said.keys(), path
+            assert settings | environment | {"experiment", "data"} <= said.keys(), path
             assert said["experiment"] == name
 
     @resumable

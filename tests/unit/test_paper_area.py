@@ -113,8 +113,8 @@ def test_no_curve_is_farther_from_an_exponential_than_from_a_constant() -> None:
 def test_the_shape_of_a_curve_has_no_height_and_no_scale() -> None:
     rate = torch.linspace(0, 1, 11, **f64)
     one, other = -(rate**2), -(rate**3)
-    assert area.unlike(one, 5.0 + 3.0 * one) < 1e-12
+    assert area.shape_distance(one, 5.0 + 3.0 * one) < 1e-12
     # The largest difference of r² and r³ on this grid is at r = 0.7.
-    assert area.unlike(one, 2.0 * other) == pytest.approx(0.7**2 - 0.7**3)
-    both = area.unlike(torch.stack([one, other]), one)
+    assert area.shape_distance(one, 2.0 * other) == pytest.approx(0.7**2 - 0.7**3)
+    both = area.shape_distance(torch.stack([one, other]), one)
     assert both.tolist() == pytest.approx([0.0, 0.7**2 - 0.7**3])
