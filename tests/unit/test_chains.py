@@ -397,3 +397,41 @@ def test_blocks_that_are_left_out_hardly_count_or_the_share_is_refused(correlati
     assert 80 < num_accepted < 97
     with pytest.raises(ValueError, match=r"more than K = 100 places add nothing, but .* is 0.98"):
         rate_noise(few, torch.tensor([0.5, 0.98], **f64))
+
+
+NEARLY_PERIODIC = {
+    "two states": (
+        [[0.000218, 0.999782], [0.999599, 0.000401]],
+        [[0.0854, -0.0854], [0.4342, -0.4342]],
+    ),
+    "three states": (
+        [[0.0177, 0.9804, 0.0019], [0.0004, 0.0003, 0.9993], [0.8020, 0.0004, 0.1976]],
+        [[-0.0161, 0.0165, -0.0004], [0.0, -0.0001, 0.0001], [0.1248, -0.0005, -0.1243]],
+    ),
+    "three states, and short blocks that say little": (
+        [[0.00076, 0.9977, 0.00154], [0.00039, 0.00001, 0.9996], [0.92047, 0.07944, 0.00009]],
+        [[-0.00291, -0.01267, 0.01558], [0.01358, 0.00007, -0.01365], [-1.0, 0.99733, 0.00267]],
+    ),
+}
+
+
+@pytest.mark.parametrize("of_rate", [rate_efficiency, rate_noise])
+@pytest.mark.parametrize("name", NEARLY_PERIODIC)
+def test_a_nearly_periodic_chain_is_not_continued_by_its_last_block(name: str, of_rate) -> None:
+    """Where every second or third length has most of the noise, the next may have more than the last."""
+    transition, slope = (torch.tensor(table, **f64) for table in NEARLY_PERIODIC[name])
+    blocks = markov_blocks(transition, slope, 60)
+    share = torch.arange(1, 51, **f64) / 100
+    expected = of_rate(blocks, share).tolist()
+    num_accepted = 0
+    for num_blocks in range(1, 13):
+        few = ChainBlocks(
+            sensitivity=blocks.sensitivity[:num_blocks],
+            variability=blocks.variability[:num_blocks],
+            information=blocks.information,
+        )
+        for one, exact in zip(share.split(1), expected, strict=True):
+            with contextlib.suppress(ValueError):
+                assert of_rate(few, one).item() == pytest.approx(exact, rel=1e-3)
+                num_accepted += 1
+    assert num_accepted > 160  # of 600

@@ -200,20 +200,25 @@ def _stationary(transition: Float[Tensor, "Q Q"]) -> Float[Tensor, " Q"]:
     return law / law.sum()
 
 
-def _per_place(of_block: Float[Tensor, " K"], hidden_share: Tensor) -> Float[Tensor, " S"]:
+def _per_place(
+    of_block: Float[Tensor, " K"], information: float, hidden_share: Tensor
+) -> Float[Tensor, " S"]:
     """Σ_k (1 − ρ)² ρᵏ times what a block of k has, if the blocks beyond K add next to nothing.
 
-    These are bounded by a geometric series: they grow no faster than the last two have.
+    These are estimated by a geometric series. A block has at most k² (k + 1) times the information, but
+    in a chain that nearly repeats itself most of the noise is in every second or third length, so that
+    the next may have several times what the last has. So the series begins with the last, or with the
+    information where that is more, and grows in each place as k³ does in two.
     """
-    length = torch.arange(1, len(of_block) + 1).to(hidden_share)
+    num_blocks = len(of_block)
+    length = torch.arange(1, num_blocks + 1).to(hidden_share)
     often = (1.0 - hidden_share[:, None]).square() * hidden_share[:, None] ** length
-    terms = often * of_block.to(often)
-    total = terms.sum(dim=1)
-    growth = (of_block[-1] / of_block[-2]).nan_to_num(1.0) if len(of_block) > 1 else 1.0
-    ratio = hidden_share * growth
-    left_out = terms[:, -1].abs() * ratio / (1.0 - ratio)
-    is_wrong = (ratio >= 1.0) | (left_out > MOST_LEFT_OUT * total.abs())
-    legal = f"so small that blocks of more than K = {len(of_block)} places add nothing"
+    total = (often * of_block.to(often)).sum(dim=1)
+    last = max(of_block[-1].item(), information)
+    ratio = hidden_share * ((num_blocks + 2) / num_blocks) ** 3
+    left_out = often[:, -1] * last * ratio / (1.0 - ratio)
+    is_wrong = (ratio >= 1.0) | (left_out > MOST_LEFT_OUT * total)
+    legal = f"so small that blocks of more than K = {num_blocks} places add nothing"
     hint = "Ask markov_blocks for longer ones (num_blocks), or leave these shares out."
     require_entries("hidden_share", hidden_share, is_wrong, legal, hint)
     return total
@@ -244,8 +249,8 @@ def rate_efficiency(blocks: ChainBlocks, hidden_share: Float[Tensor, " S"]) -> F
     """
     _require_shares(hidden_share)
     _require_blocks(blocks, "sensitivity", "variability")
-    sensitivity = _per_place(blocks.sensitivity, hidden_share)
-    variability = _per_place(blocks.variability, hidden_share)
+    sensitivity = _per_place(blocks.sensitivity, blocks.information, hidden_share)
+    variability = _per_place(blocks.variability, blocks.information, hidden_share)
     return sensitivity / variability * (sensitivity / blocks.information)
 
 
@@ -273,9 +278,8 @@ def rate_noise(blocks: ChainBlocks, hidden_share: Float[Tensor, " S"]) -> Float[
     """
     _require_shares(hidden_share)
     _require_blocks(blocks, "variability")
-    return _per_place(blocks.variability, hidden_share) / (
-        hidden_share.square() * blocks.information
-    )
+    variability = _per_place(blocks.variability, blocks.information, hidden_share)
+    return variability / (hidden_share.square() * blocks.information)
 
 
 def _require_shares(hidden_share: Tensor) -> None:
