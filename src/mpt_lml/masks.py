@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Generator, Tensor
 
 from mpt_lml.checks import (
@@ -315,6 +315,17 @@ def from_ranks(
     return ranks < torch.as_tensor(sizes, device=ranks.device)[..., None]
 
 
+def ranks_of(draws: Shaped[Tensor, "*B D"]) -> Int[Tensor, "*B D"]:
+    """``draws.argsort(dim=-1)`` of numbers that differ, ranks 0..D−1 in every row, (..., D).
+
+    On a CPU by NumPy, whose sort takes a fifth of the time of PyTorch's. Where numbers are equal the
+    two may answer differently; draws in double precision differ.
+    """
+    if draws.device.type != "cpu":
+        return draws.argsort(dim=-1)
+    return torch.from_numpy(draws.numpy().argsort(axis=-1))
+
+
 @checked
 def sample_ranks(
     num_masks: Count, num_features: Count, *, generator: Generator
@@ -329,7 +340,7 @@ def sample_ranks(
         dtype=torch.float64,
     )
     # An order's ranks are its inverse; a random order and its inverse have the same distribution.
-    return uniform.argsort(dim=1)
+    return ranks_of(uniform)
 
 
 @checked
@@ -402,7 +413,7 @@ def stratified_masks(
     draws = [torch.rand(num_draws, generator=g, dtype=torch.float64) for g in generators]
     shift, values = torch.stack(draws).tensor_split([1], dim=1)
     quantiles = _quantiles(num_masks, shift)  # (generators, P)
-    ranks = values.view(len(generators), num_masks, num_features).argsort()
+    ranks = ranks_of(values.view(len(generators), num_masks, num_features))
     sizes = torch.stack([size_law._sizes_at(quantiles, num_features) for size_law in laws])
     mask = from_ranks(ranks, sizes)  # (laws, generators, P, D)
     if isinstance(generator, Generator):

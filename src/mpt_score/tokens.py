@@ -10,6 +10,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from mpt_lml.checks import Within, check, checked, require_ids
+from mpt_lml.masks import ranks_of
 from mpt_score.errors import TextError
 from mpt_score.networks.kinds import Tokenizer
 
@@ -104,7 +105,7 @@ class Tokens:
             generator: of the orders.
         """
         noise = torch.rand(self.ids.shape, generator=generator, dtype=torch.float64)
-        return noise.masked_fill(~self.maskable, 2.0).argsort(dim=1).argsort(dim=1)
+        return ranks_of(ranks_of(noise + ~self.maskable))
 
 
 def _first_row(is_so: Bool[Tensor, "N L"]) -> int | None:

@@ -292,3 +292,9 @@ REFUSED = {
 def test_refused_with_a_reason(call, error, message) -> None:
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize("shape", [(2, 30, 784), (500, 10), (4, 1), (0, 3)])
+def test_ranks_are_those_of_a_sort(shape: tuple[int, ...]) -> None:
+    draws = torch.rand(shape, generator=generator(), dtype=torch.float64)
+    assert torch.equal(masks.ranks_of(draws), draws.argsort(dim=-1, stable=True))

@@ -249,7 +249,7 @@ def masks_from(draws: Draws, law: SizeLaw, device: torch.device) -> Bool[Tensor,
     num_masks, num_features = draws["order"].shape[-2:]
     quantiles = masks._quantiles(num_masks, draws["shift"])
     sizes = _to(law._sizes_at(quantiles, num_features), device)
-    return masks.from_ranks(_to(draws["order"], device).argsort(), sizes)
+    return masks.from_ranks(masks.ranks_of(_to(draws["order"], device)), sizes)
 
 
 def _to(value: Tensor, device: torch.device) -> Tensor:
