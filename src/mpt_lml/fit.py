@@ -454,7 +454,9 @@ def _bends_down(
     eigenvalues = torch.linalg.eigvalsh((hessian + hessian.mT) / 2)
     largest = eigenvalues.abs().amax(dim=1)
     visible = torch.maximum(rounding**0.5 * largest, point.shape[1] * noise)
-    return (eigenvalues[:, -1] <= visible) & (eigenvalues[:, 0] < -visible)
+    # Along a ring of maxima the objective bends up by what is left of the gradient, over the radius.
+    is_level = eigenvalues[:, -1] <= torch.maximum(rounding**0.25 * largest, visible)
+    return is_level & (eigenvalues[:, 0] < -visible)
 
 
 # -- networks -------------------------------------------------------------------------------------
