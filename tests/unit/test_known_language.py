@@ -182,10 +182,10 @@ def test_a_law_is_compared_with_uniform_sizes_seed_by_seed(monkeypatch) -> None:
         "stratified": [0.0, 1.0],
     }
     of_sequences = {"uniform": [1.0, 2.0, 6.0], "fixed-15": [2.0, 5.0, 11.0]}
-    orders = torch.tensor([-7.0, 7.0]).double()
+    orders = torch.tensor([0.5, 1.5]).double()  # of the mean over both
 
     def compared(self, law: str, seeds, *_: object) -> dict[str, Tensor]:
-        area = torch.tensor(of_sequences.get(law, [0.0, 0.0, 0.0])).double()[:, None] + orders
+        area = torch.tensor(of_sequences.get(law, [0.0, 0.0, 0.0])).double()[:, None] * orders
         rows = {"gap": torch.tensor(gaps[law]), "area": area.expand(2, 3, 2)}
         others = ("gap_error", "spread", "size_gap", "num_parameters")
         return rows | dict.fromkeys(others, torch.full((2,), math.nan))
