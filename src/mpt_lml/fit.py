@@ -223,6 +223,7 @@ def _require_finite_runs(what: str, value: Float[Tensor, " B"], epoch: int) -> N
 _LONGEST_STEP = 0.5  # in the unit of the parameters: see bfgs
 _SUFFICIENT_INCREASE = 1e-4  # of what the slope promises: Armijo's condition
 _MOST_HALVINGS = 40  # 2^−40 of a step is no step
+_SMALLEST_RING = 0.01  # the radius of a ring of maxima that is one to bfgs, in the same unit
 
 
 class _Ascents(NamedTuple):
@@ -293,7 +294,8 @@ def bfgs(
         require_answer("objective(start)", value, point.shape[:1])
         (slope,) = torch.autograd.grad(value.sum(), point, allow_unused=True)
         require_slope("objective(start)", slope)
-        return value.detach().to(point.device), double(slope)
+        # The gradient of a sum is one number in many places, which cannot be written to one by one.
+        return value.detach().to(point.device), double(slope).contiguous()
 
     first = without_inference(start.detach().flatten(1))
     first_value, slope = evaluate(first)
@@ -313,8 +315,9 @@ def bfgs(
         ended = ascents.where(~rises)
         if is_first:
             ended = _with_curvature(ended, evaluate, rounding)
-        is_at_top = _is_at_top(ended, first_value[ended.run], rounding)
-        converged[ended.run] = is_at_top & _bends_down(ended.point, evaluate, rounding)
+        gained = ended.value - first_value[ended.run]
+        is_at_top = _is_at_top(ended, gained, rounding)
+        converged[ended.run] = is_at_top & _bends_down(ended, gained, evaluate, rounding)
         ascents = after.where(rises)
         ends[ascents.run] = ascents.point
         values[ascents.run] = ascents.value
@@ -407,7 +410,7 @@ def _with_curvature(
 
 
 def _is_at_top(
-    ascents: _Ascents, first_value: Float[Tensor, " b"], rounding: float
+    ascents: _Ascents, gained: Float[Tensor, " b"], rounding: float
 ) -> Bool[Tensor, " b"]:
     """Whether runs that rise no more are at a maximum, as far as the precision can tell.
 
@@ -417,21 +420,23 @@ def _is_at_top(
     is_level = (ascents.slope == 0.0).all(dim=1)
     way = ascents.to_the_top()
     promised = (way * ascents.slope).sum(dim=1)
-    scale = ascents.value.abs() + (ascents.value - first_value)
-    gains_little = promised <= rounding**0.5 * scale
+    gains_little = promised <= rounding**0.5 * (ascents.value.abs() + gained)
     moves_little = (way.abs() <= rounding**0.5 * ascents.point.abs()).all(dim=1)
     return is_level | ((promised >= 0) & (gains_little | moves_little))
 
 
 def _bends_down(
-    point: Float[Tensor, "b n"],
+    ascents: _Ascents,
+    gained: Float[Tensor, " b"],
     evaluate: Callable[[Tensor], tuple[Tensor, Tensor]],
     rounding: float,
 ) -> Bool[Tensor, " b"]:
     """Whether the Hessian has no positive eigenvalue and a negative one, as far as differences show.
 
-    Its columns are central differences of the gradient, whose error is least for steps of ∛ε.
+    Its columns are central differences of the gradient, whose error is least for steps of ∛ε. Where it
+    says nothing, as of −x² + y⁴ along y, nothing may be higher half a unit to either side.
     """
+    point = ascents.point
     if not len(point):
         return torch.zeros(0, dtype=torch.bool, device=point.device)
     columns = []
@@ -451,12 +456,20 @@ def _bends_down(
     hessian = torch.stack(columns, dim=2)
     is_number = hessian.isfinite().all(dim=(1, 2))
     hessian = hessian.where(is_number[:, None, None], 0.0)
-    eigenvalues = torch.linalg.eigvalsh((hessian + hessian.mT) / 2)
+    eigenvalues, vectors = torch.linalg.eigh((hessian + hessian.mT) / 2)
     largest = eigenvalues.abs().amax(dim=1)
     visible = torch.maximum(rounding**0.5 * largest, point.shape[1] * noise)
     # Along a ring of maxima the objective bends up by what is left of the gradient, over the radius.
-    is_level = eigenvalues[:, -1] <= torch.maximum(rounding**0.25 * largest, visible)
-    return is_level & (eigenvalues[:, 0] < -visible)
+    of_ring = ascents.slope.norm(dim=1) / _SMALLEST_RING
+    of_ring = torch.minimum(of_ring, rounding**0.25 * largest)
+    is_level = eigenvalues[:, -1] <= torch.maximum(of_ring, visible)
+    aside = _LONGEST_STEP * vectors[:, :, -1]
+    one_side = evaluate((point + aside).to(point))[0]
+    other_side = evaluate((point - aside).to(point))[0]
+    gain_aside = torch.fmax(one_side, other_side) - ascents.value
+    rises_aside = gain_aside > rounding**0.5 * (ascents.value.abs() + gained)
+    is_flat = eigenvalues[:, -1] >= -visible
+    return is_level & (eigenvalues[:, 0] < -visible) & ~(is_flat & rises_aside)
 
 
 # -- networks -------------------------------------------------------------------------------------
