@@ -58,6 +58,12 @@ def test_the_largest_difference_decides(
     )
 
 
+def test_a_difference_below_single_precision_is_seen(capsys: pytest.CaptureFixture[str]) -> None:
+    measured = torch.tensor([1.0 + 1e-9], dtype=torch.float64)
+    page.compare_with_record("a number", measured, [1.0], tolerance=1e-10)
+    assert "0.0000000010 nats (1e-10 allowed): DOES NOT AGREE with" in capsys.readouterr().out
+
+
 @pytest.mark.bad_input
 @pytest.mark.parametrize(
     ("measured", "recorded", "tolerance", "says"),
