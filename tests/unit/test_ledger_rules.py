@@ -36,6 +36,7 @@ JOINT = {"test": "p-value", "reject": 0.001, "otherwise": "refuted"}
         (NEAR, -3.0, 0.1, None, "refuted"),
         (NEAR, 3.0, 1.0, None, "undecided"),
         (NEAR | {"target": 3.0}, 3.0, 0.1, None, "confirmed"),
+        (NEAR | {"target": 3.0}, 3.0, 0.1, -60.34, "confirmed"),
         (NEAR, -60.0, 0.1, -60.34, "confirmed"),
         (NEAR, 0.3, 0.2, None, "confirmed"),
         (NEAR | {"replicates": 5}, 0.3, 0.2, None, "undecided"),  # 4.6, not 2.6, errors of 0.2
