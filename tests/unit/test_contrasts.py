@@ -482,15 +482,19 @@ class TestErrorsThatAreNotKnown:
         assert ((differences[:, 0] - differences[:, 1]).abs() > 1e-3)[is_same].any()
         assert found.contrast([1, -1] * 60).order_error[is_same].isnan().all()
 
-    def test_rounding_is_no_spread(self) -> None:
+    @pytest.mark.parametrize(
+        ("second", "value"), [(TEXTS[1], -math.log(3)), ([1, 0, 1, 0, 1, 0], 0.0)]
+    )
+    def test_rounding_is_no_spread(self, second: list[int], value: float) -> None:
         """What is said of the second text depends by 1e-7 on what is shown."""
 
         def nearly_coin(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
             return coin(ids, mask) * (1 - 1e-7 * mask.sum(dim=1) * ids[:, 0])[:, None, None]
 
-        found = mpt_score.sentences(mpt_score.load(nearly_coin), TEXTS[:2], items=["a", "a"])
+        texts = [TEXTS[0], second]
+        found = mpt_score.sentences(mpt_score.load(nearly_coin), texts, items=["a", "a"])
         contrast = found.contrast([1, -1])
-        assert contrast.value.item() == pytest.approx(-math.log(3), abs=1e-4)
+        assert contrast.value.item() == pytest.approx(value, abs=1e-4)
         assert contrast.order_error.isnan().all() and contrast.degrees.tolist() == [0]
 
     @pytest.mark.parametrize("num_orders", [1, 4])
