@@ -9,7 +9,8 @@ import nbformat
 import notebooks
 import pytest
 from book_layout import Book, BookError
-from plain_markdown import number_book
+from plain_markdown import names, number_book
+from pybtex.database import Person
 
 
 def text_of(book: Book, name: str) -> str:
@@ -75,6 +76,12 @@ def test_first_chapter_reads(sample: Book, expected: str) -> None:
 )
 def test_second_chapter_reads(sample: Book, expected: str) -> None:
     assert expected in text_of(sample, "02")
+
+
+def test_a_name_has_its_particle() -> None:
+    person = Person("van den Berg, Rianne")
+    assert names(person) == "van den Berg"
+    assert names(person, "first", "middle") == "Rianne van den Berg"
 
 
 def test_a_solution_folds_as_one_under_its_heading(sample: Book) -> None:
