@@ -10,7 +10,8 @@ from hover_cards import write_cards
 
 PLACES = """
 <section id="a-page"><span id="chapter-02"></span><h1>A page</h1><p>First.</p><p>Second.</p><p>Third.</p>
-<section id="inside"><h2>Inside</h2><section><h3>Deeper</h3><p>Below.</p></section></section>
+<section id="inside"><h2>Inside</h2><section><h3>Deeper</h3><p>Below.</p>
+<ul><li>A list.</li></ul></section></section>
 <div class="math notranslate" id="equation-one"><span class="eqno">(2.1)</span>\\(x\\)</div>
 <div class="proof admonition" id="thm-one"><p>It is so.</p></div>
 <dl><dt id="term-mask">mask<a class="headerlink" href="#term-mask">#</a></dt>
