@@ -8,15 +8,19 @@ import inspect
 import itertools
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import front_door
 import lxml.html
 import nbformat
+import notebooks
 import pytest
+import reading
 import student
 import yaml
 from book_layout import Book, Page
 from form import form
+from plain_markdown import number_book
 from sphinx.errors import ExtensionError
 
 import mpt_lml
@@ -140,8 +144,9 @@ def test_the_student_edition_has_exercises_and_no_solutions(page: Page) -> None:
     assert exercises and all(each in text for each in exercises)
     assert "Solution to" not in text and "<details>" not in text
     assert "colab.research.google.com" not in text  # where the solutions are
-    left = set(re.findall(r'NotImplementedError\("(Exercise \d+\.\d+)"\)', text))
-    assert left and left <= exercises
+    left = re.findall(r'NotImplementedError\("(Exercise \d+\.\d+)"\)', text)
+    assert left and set(left) <= exercises
+    assert len(set(left)) == len(left)  # one cell to fill in, however many the solution has
     assert not any(cell.get("outputs") for cell in made.cells)
 
 
@@ -156,6 +161,25 @@ def test_checks_fold_and_minutes_show(page: Page, site: Path) -> None:
         assert f'<p class="collapsed admonition-title">{title}</p>' in text, title
     assert checks and "@title" not in text
     assert f'<p class="minutes">{form(page).time} to read</p>' in text
+
+
+def test_on_the_one_hour_path_a_section_ends_at_its_first_subsection(sample: Book) -> None:
+    for page in sample.chapters:
+        text = page.path.read_text(encoding="utf-8")
+        label = f"(chapter-0{page.number})="
+        page.path.write_text(text.replace("(chapter-", f"{label}\n(chapter-", 1), encoding="utf-8")
+    with sample.chapter("02").path.open("a", encoding="utf-8") as chapter:
+        chapter.write("\n(sec-last)=\n## Last\n\nTwo words.\n\n### Deeper\n\nThree more words.\n")
+    ways = "paths: {hour: [sec-last], day: [sec-last]}\ndescriptions: {}\n"
+    (sample.root / "book" / "reading.yml").write_text(ways, encoding="utf-8")
+    index = number_book(sample)
+    for page in sample.chapters:
+        nbformat.write(notebooks.build(index, page, str), page.notebook)
+    app = SimpleNamespace(srcdir=sample.root, config=SimpleNamespace())
+    reading.measure(app)
+    paths = app.config.reading["paths"]
+    # "Last", "Two words"; and of the day "2.1.1.", "Deeper", "Three more words".
+    assert [paths[name][0][1].words for name in ("hour", "day")] == [3, 8]
 
 
 def test_the_one_hour_path_leads_from_section_to_section(book: Book, site: Path) -> None:
