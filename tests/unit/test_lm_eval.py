@@ -147,6 +147,14 @@ class TestModel:
         assert [value for value, _ in values[:2]] == wanted.log_score[0].tolist()
         assert (wanted.num_tokens == torch.tensor([[1, 2]])).all()
 
+    def test_an_option_that_takes_all_places_of_the_context_is_scored(self, adapter) -> None:
+        """16 places: [CLS], 14 pieces, [SEP]."""
+        model = adapter.MaskedHarness(tiny(), tokenizer())
+        option = " the" * 14
+        ((value, _),) = model.loglikelihood(requests("loglikelihood", ("a dog", option)))
+        ids = tokenizer()(option)["input_ids"][1:]
+        assert value == mpt_score.answers(model.scorer, [[CLS]], [[ids]]).log_score.item()
+
     def test_a_choice_that_cannot_be_scored_is_not_chosen_before_another(
         self, adapter, caplog: pytest.LogCaptureFixture
     ) -> None:
