@@ -642,6 +642,11 @@ def test_rows_have_intervals() -> None:
     assert row["low"] < row["log_score"] < row["high"]
 
 
+def test_bytes_are_those_of_utf_8() -> None:
+    found = mpt_score.sentences(tiny(), ["the cat", "thé cat"], tokenizer=tokenizer())
+    assert found.num_unknown.tolist() == [0, 0] and found.num_bytes.tolist() == [7, 8]
+
+
 def test_unknown_tokens_do_not_improve_bits_a_byte(tmp_path: Path) -> None:
     """By a tokenizer that says where its tokens stand, and by one that does not."""
     texts = ["the cat", "the cat zebra", "北京 the cat"]
