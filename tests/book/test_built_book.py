@@ -7,9 +7,11 @@ import re
 from pathlib import Path
 
 import checks
+import lxml.html
 import pytest
 from book_layout import Book
 from plain_markdown import Index
+from search_pages import sections_of
 
 ONE_READING = pytest.mark.xdist_group("pages")  # each page is read once, by one worker
 
@@ -118,6 +120,14 @@ def test_the_search_reads_neither_formulas_nor_code(site: Path) -> None:
         text[:80] for text in texts if re.search(r"\\[(\[]|\\(?:log|frac|sum|mid)\b", text)
     ] == []
     assert not any("fig, ax = plt" in text for text in texts)
+
+
+def test_the_search_reads_a_subsection_once() -> None:
+    page = lxml.html.document_fromstring(
+        '<article><section id="a"><h1>Masks</h1><p>Hide.</p>'
+        '<section id="b"><h2>Sizes</h2><p>Count.</p></section></section></article>'
+    )
+    assert sections_of(page) == [["a", "Masks", "Hide."], ["b", "Sizes", "Count."]]
 
 
 def test_a_wrong_number_is_seen(tmp_path: Path) -> None:
