@@ -131,7 +131,9 @@ def compare_with_record(
 def _numbers(name: str, value: Any) -> Float[Tensor, "..."]:
     """Value as a tensor in double precision, on the CPU."""
     try:
-        return torch.as_tensor(value).detach().cpu().double()
+        # Python's own numbers would become single precision first.
+        tensor = value if isinstance(value, Tensor) else torch.as_tensor(value, dtype=torch.float64)
+        return tensor.detach().cpu().double()
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(
             f"{name} must be numbers, or a tensor of them, got {value!r:.60}."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -58,8 +59,11 @@ def test_the_largest_difference_decides(
     )
 
 
-def test_a_difference_below_single_precision_is_seen(capsys: pytest.CaptureFixture[str]) -> None:
-    measured = torch.tensor([1.0 + 1e-9], dtype=torch.float64)
+@pytest.mark.parametrize("make", [list, lambda numbers: torch.tensor(numbers, dtype=torch.float64)])
+def test_a_difference_below_single_precision_is_seen(
+    make: Callable[[list[float]], object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    measured = make([1.0 + 1e-9])
     page.compare_with_record("a number", measured, [1.0], tolerance=1e-10)
     assert "0.0000000010 nats (1e-10 allowed): DOES NOT AGREE with" in capsys.readouterr().out
 
