@@ -88,7 +88,7 @@ def test_the_citation_is_valid_and_of_this_version() -> None:
     jsonschema.validate(CITATION, CFF)
     jsonschema.validate(CITATION | {"date-released": "2026-11-21"}, CFF)
     assert CITATION["repository-code"] == Book().repository
-    assert CITATION["license"] == PROJECT["license"]["text"]
+    assert CITATION["license"] == PROJECT["license"]
 
 
 @pytest.mark.parametrize(
