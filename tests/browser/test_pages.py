@@ -240,23 +240,6 @@ def test_a_page_works_from_a_folder(browser, address: str, docname: str) -> None
     visit.close()
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("06-training.html#sec-06-figure-2", "07-training.html#sec-07-figure-2"),
-        ("22-laws-of-sizes.html#thm-22-root", "note-a-one-rate.html#thm-a-root"),
-        ("08-linear-vae.html#equation-eq-08-sides", "09-linear-vae.html"),
-        ("paths.html", "start-here.html"),
-        ("02-chain-rule.html#sec-02-network", "04-orders.html#sec-04-network"),
-    ],
-)
-def test_an_old_address_leads_on(browser, address: str, old: str, new: str) -> None:
-    visit = Visit(browser, "about:blank", viewport=DESKTOP)
-    visit.page.goto(f"{address}/book/{old}", wait_until="commit")
-    visit.page.wait_for_url(f"{address}/book/{new}*", wait_until="commit")
-    visit.close()
-
-
 @pytest.fixture(scope="module")
 def first_chapter(browser, address: str) -> Iterator[Visit]:
     """A visit that its tests share, one after the other."""
