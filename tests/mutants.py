@@ -36,12 +36,12 @@ ELSEWHERE = {
 def tests_of(module: Path, tests: Path) -> list[Path]:
     """The files of tests of ``module``; where none has its name, those that import it."""
     name = module.parent.name if module.stem == "__init__" else module.stem
-    paths = [tests / f"test_{each}.py" for each in ELSEWHERE.get(name, (name,))]
-    there = [path for path in paths if path.exists()]
+    names = {f"test_{each}.py" for each in ELSEWHERE.get(name, (name,))}
+    there = [path for path in sorted(tests.rglob("test_*.py")) if path.name in names]
     if there:
         return there
     imported = re.compile(rf"^\s*(?:from|import)\b.*\b{name}\b", re.MULTILINE)
-    return [path for path in sorted(tests.glob("test_*.py")) if imported.search(path.read_text())]
+    return [path for path in sorted(tests.rglob("test_*.py")) if imported.search(path.read_text())]
 
 
 def run_tests_of_change() -> int:

@@ -15,7 +15,7 @@ from mpt_score import networks, texts
 from mpt_score.texts import sentences
 from mpt_score.tokens import encode
 
-FOLDER = Path(__file__).parents[2] / "book" / "results" / "small_bert"
+FOLDER = Path(__file__).parents[3] / "book" / "results" / "small_bert"
 
 
 def listed() -> list[dict[str, str]]:

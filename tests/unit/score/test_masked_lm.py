@@ -430,7 +430,7 @@ class TestTheBooksOwn:
         assert right > -1 and right > wrong + 2
 
     def test_the_wheel_takes_it_along(self) -> None:
-        root = Path(__file__).parents[2]
+        root = Path(__file__).parents[3]
         content = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
         taken = content["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
         assert taken["book/results"] == "mpt_lml/book/results"

@@ -18,7 +18,7 @@ from mpt_lml import data
 from mpt_lml.files import read_json
 from mpt_score import tokens
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_the_file_is_the_one_with_the_stated_origin() -> None:
@@ -124,7 +124,7 @@ def test_the_joint_p_is_a_p_value() -> None:
 
 
 def test_the_recorded_row_has_a_joint_p_of_one_to_two_percent() -> None:
-    stored = read_json(Path(__file__).parents[2] / "book" / "results" / "table-2.json")
+    stored = read_json(Path(__file__).parents[3] / "book" / "results" / "table-2.json")
     arrays = {name: torch.tensor(value).double() for name, value in stored["arrays"].items()}
     found = table_2.Table2().findings(arrays)
     assert 0.01 < found["table-2/random"].measured < 0.02

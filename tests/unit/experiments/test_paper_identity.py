@@ -11,7 +11,7 @@ import torch
 from experiments.paper import identity
 from mpt_lml import PPCA
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.xdist_group("identity")

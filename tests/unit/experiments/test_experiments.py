@@ -34,7 +34,7 @@ from mpt_lml.trainings import deep_vae, linear_vae
 from mpt_score import networks, texts
 from mpt_score.trainings import known_language, small_bert, small_mae
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize(

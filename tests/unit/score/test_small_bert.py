@@ -97,7 +97,7 @@ def test_the_gain_is_the_smallest_and_a_unigram_knows_the_frequencies(monkeypatc
     assert outcome.arrays["unigram"].item() == pytest.approx(expected)
 
 
-RESULTS = Path(__file__).parents[2] / "book" / "results"
+RESULTS = Path(__file__).parents[3] / "book" / "results"
 
 
 def recorded_scores() -> dict[str, list[float]]:

@@ -24,7 +24,7 @@ import mpt_score
 from mpt_score import networks
 from mpt_score.command import main
 
-PAGE = (Path(__file__).parents[2] / "book" / "scoring-guide.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "book" / "scoring-guide.md").read_text(encoding="utf-8")
 # The command only writes its arguments, so that it need not load torch again for every call.
 HERE = f"""
 mpt-score() {{ {sys.executable} -c 'import json, sys; print(json.dumps(sys.argv[1:]))' "$@"; }}

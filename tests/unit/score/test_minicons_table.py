@@ -18,7 +18,7 @@ from tiny_bert import MASK, tiny, tokenizer
 
 import mpt_score
 
-PAGE = Path(__file__).parents[2] / "book" / "scoring-guide.md"
+PAGE = Path(__file__).parents[3] / "book" / "scoring-guide.md"
 TEXTS = ["the cats sat.", "a dog", "the dogs sat the cats"]
 PROMPTS = ["the cat", "a dog sat", "the dogs"]
 OPTIONS = ["sats. a dogs", "a cats", "sat the cats."]

@@ -14,7 +14,7 @@ from mpt_lml import PPCA, curves, data, estimators
 from mpt_lml.files import read_json
 from mpt_lml.recorded import Finding, Outcome
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
