@@ -111,7 +111,7 @@ def maximize(
         finite.require("objective", value, epoch)
         adam.zero_grad()
         (-value.sum()).backward()
-        _require_slopes_of_runs(current, epoch, finite)
+        _require_gradients_of_runs(current, epoch, finite)
         records["objective"][epoch] = value.detach()
         adam.step()
         if (epoch + 1) % _EPOCHS_A_LOOK == 0:
@@ -161,7 +161,7 @@ def _require_steps(name: str, steps: Collection[int], last: int) -> None:
 
 
 def _empty_records(names: Sequence[str], num_epochs: int, current: Parameters) -> dict[str, Tensor]:
-    """Of each name (num_epochs + 1, B), NaN, in the precision of the parameters."""
+    """A record of NaN for each name, (num_epochs + 1, B), in the precision of the parameters."""
     first = next(iter(current.values()))
     shape = (num_epochs + 1, len(first))
     bytes_needed = 8 * len(names) * shape[0] * shape[1]
@@ -199,7 +199,7 @@ class _FiniteRuns:
         self.unseen.clear()
 
 
-def _require_slopes_of_runs(parameters: Parameters, epoch: int, finite: _FiniteRuns) -> None:
+def _require_gradients_of_runs(parameters: Parameters, epoch: int, finite: _FiniteRuns) -> None:
     """Check after a backward pass that every parameter (B, ...) has a finite gradient."""
     for name, parameter in parameters.items():
         if parameter.grad is None:
@@ -221,35 +221,35 @@ def _require_finite_runs(what: str, value: Float[Tensor, " B"], epoch: int) -> N
 # -- functions without randomness -------------------------------------------------------------------
 
 _LONGEST_STEP = 0.5  # in the unit of the parameters: see bfgs
-_SUFFICIENT_INCREASE = 1e-4  # of what the slope promises: Armijo's condition
+_SUFFICIENT_INCREASE = 1e-4  # share of the predicted gain: Armijo's condition
 _MOST_HALVINGS = 40  # 2^−40 of a step is no step
 _SMALLEST_RING = 0.01  # the radius of a ring of maxima that is one to bfgs, in the same unit
 
 
-class _Ascents(NamedTuple):
-    """Runs that still rise, b of B, each at a point of n numbers.
+class _QuasiNewton(NamedTuple):
+    """The state of the runs that still rise, b of B, each at a point of n numbers.
 
     Points and values have the precision of the objective, the rest is in double precision: squares
-    and products of slopes leave the range of a float32 long before the slopes do.
+    and products of gradients leave the range of a float32 long before the gradients do.
     """
 
     run: Int[Tensor, " b"]  # which of the B
     point: Float[Tensor, "b n"]
     value: Float[Tensor, " b"]
-    slope: Float[Tensor, "b n"]
-    inverse: Float[Tensor, "b n n"]  # of minus the Hessian, as far as it is known
+    gradient: Float[Tensor, "b n"]
+    inverse_hessian: Float[Tensor, "b n n"]  # estimated; of minus the Hessian
 
-    def where(self, chosen: Bool[Tensor, " b"]) -> "_Ascents":
-        return _Ascents(*(value[chosen] for value in self))
+    def where(self, chosen: Bool[Tensor, " b"]) -> "_QuasiNewton":
+        return _QuasiNewton(*(value[chosen] for value in self))
 
-    def to_the_top(self) -> Float[Tensor, "b n"]:
-        """From the point to the top of the parabola that is known so far, (b, n)."""
-        return (self.inverse @ self.slope[..., None])[..., 0]
+    def newton_step(self) -> Float[Tensor, "b n"]:
+        """The step to the maximum of the estimated quadratic, (b, n)."""
+        return (self.inverse_hessian @ self.gradient[..., None])[..., 0]
 
     def step(self) -> Float[Tensor, "b n"]:
-        """As far of this way as a step may go, (b, n)."""
-        way = self.to_the_top()
-        return way * (_LONGEST_STEP / way.norm(dim=1, keepdim=True)).clamp(max=1.0)
+        """The quasi-Newton step, cut to the longest that is allowed, (b, n)."""
+        whole = self.newton_step()
+        return whole * (_LONGEST_STEP / whole.norm(dim=1, keepdim=True)).clamp(max=1.0)
 
 
 @checked
@@ -276,7 +276,7 @@ def bfgs(
     Returns:
         Where each run is, the value there, whether that is a maximum, and after how many steps:
         :class:`~mpt_lml.results.Maxima`. A run has not converged where it has taken ``max_steps``;
-        where it could not go on although the slope promises more, at a kink, at the border of a
+        where it could not go on although the gradient predicts a gain, at a kink, at the border of a
         region without numbers, or because rounding hides what a step of half a unit gains; and where
         the objective does not bend down, at a saddle or on a plateau.
 
@@ -292,13 +292,13 @@ def bfgs(
         point = flat.detach().requires_grad_()
         value = objective(point.unflatten(1, start.shape[1:]))
         require_answer("objective(start)", value, point.shape[:1])
-        (slope,) = torch.autograd.grad(value.sum(), point, allow_unused=True)
-        require_slope("objective(start)", slope)
+        (gradient,) = torch.autograd.grad(value.sum(), point, allow_unused=True)
+        require_slope("objective(start)", gradient)
         # The gradient of a sum is one number in many places, which cannot be written to one by one.
-        return value.detach().to(point.device), double(slope).contiguous()
+        return value.detach().to(point.device), double(gradient).contiguous()
 
     first = without_inference(start.detach().flatten(1))
-    first_value, slope = evaluate(first)
+    first_value, gradient = evaluate(first)
     require_finite("objective(start)", first_value)
     rounding = max(torch.finfo(kind.dtype).eps for kind in (first, first_value))
     run = torch.arange(len(first), device=first.device)
@@ -306,137 +306,141 @@ def bfgs(
     values = first_value.clone()
     converged = torch.zeros_like(run, dtype=torch.bool)
     num_steps = torch.zeros_like(run)
-    inverse = _first_inverse(first, slope, rounding)
-    ascents = _Ascents(run, first, first_value, slope, inverse)
+    inverse_hessian = _first_inverse_hessian(first, gradient, rounding)
+    state = _QuasiNewton(run, first, first_value, gradient, inverse_hessian)
     for number in range(max_steps):
         is_first = number == 0
-        after = _line_search(ascents, evaluate, rounding, is_first)
-        rises = (after.value > ascents.value) & after.value.isfinite()
-        ended = ascents.where(~rises)
+        after = _line_search(state, evaluate, rounding, is_first)
+        rises = (after.value > state.value) & after.value.isfinite()
+        ended = state.where(~rises)
         if is_first:
             ended = _with_curvature(ended, evaluate, rounding)
         gained = ended.value - first_value[ended.run]
-        is_at_top = _is_at_top(ended, gained, rounding)
-        converged[ended.run] = is_at_top & _bends_down(ended, gained, evaluate, rounding)
-        ascents = after.where(rises)
-        ends[ascents.run] = ascents.point
-        values[ascents.run] = ascents.value
-        num_steps[ascents.run] += 1
+        is_stationary = _is_stationary(ended, gained, rounding)
+        converged[ended.run] = is_stationary & _has_negative_curvature(
+            ended, gained, evaluate, rounding
+        )
+        state = after.where(rises)
+        ends[state.run] = state.point
+        values[state.run] = state.value
+        num_steps[state.run] += 1
         if not rises.any():
             break
     return Maxima(ends.unflatten(1, start.shape[1:]), values, converged, num_steps)
 
 
-def _first_inverse(
-    point: Float[Tensor, "b n"], slope: Float[Tensor, "b n"], rounding: float
+def _first_inverse_hessian(
+    point: Float[Tensor, "b n"], gradient: Float[Tensor, "b n"], rounding: float
 ) -> Float[Tensor, "b n n"]:
-    """A first step as long as the slope, but not so short that rounding hides what it does."""
-    length = slope.norm(dim=1)
+    """The identity, scaled where a step along the gradient would be too short for the rounding."""
+    length = gradient.norm(dim=1)
     shortest = rounding**0.5 * (1.0 + double(point).norm(dim=1))
     scale = torch.where(length > 0, shortest / length, 1.0).clamp(min=1.0)
-    return torch.eye(point.shape[1]).to(slope) * scale[:, None, None]
+    return torch.eye(point.shape[1]).to(gradient) * scale[:, None, None]
 
 
 def _line_search(
-    ascents: _Ascents,
+    state: _QuasiNewton,
     evaluate: Callable[[Tensor], tuple[Tensor, Tensor]],
     rounding: float,
     is_first: bool,
-) -> _Ascents:
-    """One step of every run, halved where it does not rise enough, and the curvature it has met."""
-    run, point, value, slope, _ = ascents
-    step = ascents.step()
-    promised = (step * slope).sum(dim=1)
+) -> _QuasiNewton:
+    """One step of every run, halved until Armijo's condition holds, and the updated curvature."""
+    run, point, value, gradient, _ = state
+    step = state.step()
+    predicted_gain = (step * gradient).sum(dim=1)
     new = (point + step).to(point)
-    new_value, new_slope = evaluate(new)
+    new_value, new_gradient = evaluate(new)
     for _ in range(_MOST_HALVINGS):
-        enough = value + (_SUFFICIENT_INCREASE * promised).to(value)
-        # What promises less than the value's rounding is not halved further: nothing could show it.
+        enough = value + (_SUFFICIENT_INCREASE * predicted_gain).to(value)
+        # A predicted gain below the value's rounding is not halved further: nothing could show it.
         falls_short = ~((new_value >= enough) & new_value.isfinite())  # NaN does, too
-        again = falls_short & (promised > rounding * value.abs())
+        again = falls_short & (predicted_gain > rounding * value.abs())
         if not again.any():
             break
         step[again] = step[again] / 2
-        promised[again] = promised[again] / 2
+        predicted_gain[again] = predicted_gain[again] / 2
         new[again] = (point[again] + step[again]).to(point)
-        new_value[again], new_slope[again] = evaluate(new[again])
-    inverse = _updated_inverse(ascents, double(new - point), new_slope, rounding, is_first)
-    return _Ascents(run, new, new_value, new_slope, inverse)
+        new_value[again], new_gradient[again] = evaluate(new[again])
+    inverse_hessian = _updated_inverse_hessian(
+        state, double(new - point), new_gradient, rounding, is_first
+    )
+    return _QuasiNewton(run, new, new_value, new_gradient, inverse_hessian)
 
 
-def _updated_inverse(
-    ascents: _Ascents,
-    moved: Float[Tensor, "b n"],
-    new_slope: Float[Tensor, "b n"],
+def _updated_inverse_hessian(
+    state: _QuasiNewton,
+    step: Float[Tensor, "b n"],
+    new_gradient: Float[Tensor, "b n"],
     rounding: float,
     is_first: bool,
 ) -> Float[Tensor, "b n n"]:
-    """The inverse of minus the Hessian after a step ``moved`` to ``new_slope``.
+    """The inverse of minus the Hessian after a step to a point with ``new_gradient``.
 
-    Nocedal & Wright 2006, (6.17), and (6.20) for the first. A step along which the objective does not
-    bend down teaches nothing: the inverse would not stay positive. If that is the first, the next goes
-    as far as a step may go. The bound is on the cosine of the angle between the step and the change
-    of the slope, so that no scale matters. On a parabola it is at least 2 √κ / (κ + 1) for the
-    condition number κ of the Hessian (Kantorovich's inequality), and κ = 1 / ε is as much as numbers
-    with a rounding error of ε can show.
+    Nocedal & Wright 2006, (6.17), and (6.20) for the first. Where the curvature condition fails (the
+    objective does not bend down along the step), the update is skipped, as it would not stay positive
+    definite. If that is the first step, the next is the longest that is allowed. The condition is on the
+    cosine of the angle between the step and the change of the gradient, so that no scale matters. On a
+    parabola it is at least 2 √κ / (κ + 1) for the condition number κ of the Hessian (Kantorovich's
+    inequality), and κ = 1 / ε is as much as numbers with a rounding error of ε can show.
     """
-    bent = ascents.slope - new_slope
-    product = (moved * bent).sum(dim=1)
-    is_usable = product > rounding**0.5 * moved.norm(dim=1) * bent.norm(dim=1)
+    gradient_change = state.gradient - new_gradient
+    product = (step * gradient_change).sum(dim=1)
+    is_usable = product > rounding**0.5 * step.norm(dim=1) * gradient_change.norm(dim=1)
     product = product.where(is_usable, 1.0)
-    identity = torch.eye(moved.shape[1]).to(moved)
-    inverse = ascents.inverse
+    identity = torch.eye(step.shape[1]).to(step)
+    inverse_hessian = state.inverse_hessian
     if is_first:
-        longest = _LONGEST_STEP / new_slope.norm(dim=1)
-        scale = torch.where(is_usable, product / bent.square().sum(dim=1), longest)
-        inverse = identity * scale[:, None, None]
+        longest = _LONGEST_STEP / new_gradient.norm(dim=1)
+        scale = torch.where(is_usable, product / gradient_change.square().sum(dim=1), longest)
+        inverse_hessian = identity * scale[:, None, None]
     product = product[:, None, None]
-    left = identity - moved[:, :, None] * bent[:, None, :] / product
-    updated = left @ inverse @ left.mT + moved[:, :, None] * moved[:, None, :] / product
-    return torch.where(is_usable[:, None, None], updated, inverse)
+    left = identity - step[:, :, None] * gradient_change[:, None, :] / product
+    updated = left @ inverse_hessian @ left.mT + step[:, :, None] * step[:, None, :] / product
+    return torch.where(is_usable[:, None, None], updated, inverse_hessian)
 
 
 def _with_curvature(
-    ascents: _Ascents, evaluate: Callable[[Tensor], tuple[Tensor, Tensor]], rounding: float
-) -> _Ascents:
-    """Runs that end where they start, after a look how the objective bends there."""
-    if not len(ascents.run):
-        return ascents
-    new = (ascents.point + ascents.step()).to(ascents.point)
-    _, new_slope = evaluate(new)
-    moved = double(new - ascents.point)
-    inverse = _updated_inverse(ascents, moved, new_slope, rounding, is_first=True)
-    return ascents._replace(inverse=inverse)
+    state: _QuasiNewton, evaluate: Callable[[Tensor], tuple[Tensor, Tensor]], rounding: float
+) -> _QuasiNewton:
+    """Runs that end where they start, with the curvature along one trial step."""
+    if not len(state.run):
+        return state
+    new = (state.point + state.step()).to(state.point)
+    _, new_gradient = evaluate(new)
+    step = double(new - state.point)
+    inverse_hessian = _updated_inverse_hessian(state, step, new_gradient, rounding, is_first=True)
+    return state._replace(inverse_hessian=inverse_hessian)
 
 
-def _is_at_top(
-    ascents: _Ascents, gained: Float[Tensor, " b"], rounding: float
+def _is_stationary(
+    state: _QuasiNewton, gained: Float[Tensor, " b"], rounding: float
 ) -> Bool[Tensor, " b"]:
-    """Whether runs that rise no more are at a maximum, as far as the precision can tell.
+    """Runs are at a stationary point, as far as the precision can tell.
 
-    So they are where there is no slope; where it promises no gain above √ε of the value and of what was
-    gained so far; and where it would move no number of the point by more than √ε of it.
+    They are where the gradient is zero; where it predicts no gain above √ε of the value and of what was
+    gained so far; and where the quasi-Newton step changes no number of the point by more than √ε of it.
     """
-    is_level = (ascents.slope == 0.0).all(dim=1)
-    way = ascents.to_the_top()
-    promised = (way * ascents.slope).sum(dim=1)
-    gains_little = promised <= rounding**0.5 * (ascents.value.abs() + gained)
-    moves_little = (way.abs() <= rounding**0.5 * ascents.point.abs()).all(dim=1)
-    return is_level | ((promised >= 0) & (gains_little | moves_little))
+    is_level = (state.gradient == 0.0).all(dim=1)
+    step = state.newton_step()
+    predicted_gain = (step * state.gradient).sum(dim=1)
+    gains_little = predicted_gain <= rounding**0.5 * (state.value.abs() + gained)
+    moves_little = (step.abs() <= rounding**0.5 * state.point.abs()).all(dim=1)
+    return is_level | ((predicted_gain >= 0) & (gains_little | moves_little))
 
 
-def _bends_down(
-    ascents: _Ascents,
+def _has_negative_curvature(
+    state: _QuasiNewton,
     gained: Float[Tensor, " b"],
     evaluate: Callable[[Tensor], tuple[Tensor, Tensor]],
     rounding: float,
 ) -> Bool[Tensor, " b"]:
-    """Whether the Hessian has no positive eigenvalue and a negative one, as far as differences show.
+    """The Hessian has a negative eigenvalue and no positive one, as far as differences show.
 
     Its columns are central differences of the gradient, whose error is least for steps of ∛ε. Where it
     says nothing, as of −x² + y⁴ along y, nothing may be higher half a unit to either side.
     """
-    point = ascents.point
+    point = state.point
     if not len(point):
         return torch.zeros(0, dtype=torch.bool, device=point.device)
     columns = []
@@ -447,12 +451,12 @@ def _bends_down(
         ahead[:, place] += reach
         behind = point.clone()
         behind[:, place] -= reach
-        moved = double(ahead - behind)[:, place, None]
+        distance = double(ahead - behind)[:, place, None]
         gradient_ahead = evaluate(ahead)[1]
         gradient_behind = evaluate(behind)[1]
-        columns.append((gradient_ahead - gradient_behind) / moved)
+        columns.append((gradient_ahead - gradient_behind) / distance)
         largest = torch.maximum(gradient_ahead.abs(), gradient_behind.abs()).amax(dim=1)
-        noise = torch.maximum(noise, rounding * largest / moved[:, 0])
+        noise = torch.maximum(noise, rounding * largest / distance[:, 0])
     hessian = torch.stack(columns, dim=2)
     is_number = hessian.isfinite().all(dim=(1, 2))
     hessian = hessian.where(is_number[:, None, None], 0.0)
@@ -460,14 +464,14 @@ def _bends_down(
     largest = eigenvalues.abs().amax(dim=1)
     visible = torch.maximum(rounding**0.5 * largest, point.shape[1] * noise)
     # Along a ring of maxima the objective bends up by what is left of the gradient, over the radius.
-    of_ring = ascents.slope.norm(dim=1) / _SMALLEST_RING
+    of_ring = state.gradient.norm(dim=1) / _SMALLEST_RING
     of_ring = torch.minimum(of_ring, rounding**0.25 * largest)
     is_level = eigenvalues[:, -1] <= torch.maximum(of_ring, visible)
     aside = _LONGEST_STEP * vectors[:, :, -1]
     one_side = evaluate((point + aside).to(point))[0]
     other_side = evaluate((point - aside).to(point))[0]
-    gain_aside = torch.fmax(one_side, other_side) - ascents.value
-    rises_aside = gain_aside > rounding**0.5 * (ascents.value.abs() + gained)
+    gain_aside = torch.fmax(one_side, other_side) - state.value
+    rises_aside = gain_aside > rounding**0.5 * (state.value.abs() + gained)
     is_flat = eigenvalues[:, -1] >= -visible
     return is_level & (eigenvalues[:, 0] < -visible) & ~(is_flat & rises_aside)
 

@@ -209,7 +209,7 @@ def standard_gamma(shape: Tensor, *, generator: torch.Generator) -> Tensor:
 
 
 def is_autocast_on() -> bool:
-    """Whether ``torch.autocast`` computes in half precision here."""
+    """True where ``torch.autocast`` computes in half precision."""
     return torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
 
 

@@ -42,8 +42,8 @@ __all__ = [
     "mixture_bounds",
 ]
 
-HEAVY_SHARE = 0.5
-"""Of the summed probability of all orders, in one of them: from here on that order decides alone."""
+MAX_WEIGHT_SHARE = 0.5
+"""Share of the summed probability of all orders beyond which the weights are degenerate."""
 
 
 def _count_from_zero(name: str, ranks: Tensor) -> None:
@@ -153,7 +153,7 @@ def _log_probability(
 
 
 def _without_gaps(ranks: Int[Tensor, "S D"]) -> Int[Tensor, "S D"]:
-    """The same orders with the steps of each counted 0, 1, 2, ...: at most D, however they are named."""
+    """Renumber the steps of each order 0, 1, 2, ...: at most D of them."""
     step, coordinate = ranks.sort(dim=1)
     is_new = torch.nn.functional.pad(step.diff(dim=1) != 0, (1, 0))
     return torch.zeros_like(ranks).scatter(1, coordinate, is_new.cumsum(dim=1))
@@ -191,7 +191,7 @@ def exact(model: ConditionalModel, x: Data) -> OverOrders:
 def _log_conditional_of_all(
     model: ConditionalModel, x: Tensor, mask: Bool[Tensor, "P D"]
 ) -> Float[Tensor, "P N D"]:
-    """In double precision; the model is asked for some masks at a time."""
+    """log p(x_j | x_R) in double precision; the model is asked for some masks at a time."""
     values = []
     for rows in chunks(len(mask), 8 * 4 * x.shape[0] * model.num_features):
         values.append(model._unchecked_log_conditional(x, mask[rows]))
@@ -207,11 +207,11 @@ class MixtureBounds(NamedTuple):
     lower_error: Float[Tensor, " N"]
     """Standard error over orders, by a jackknife."""
     upper_error: Float[Tensor, " N"]
-    """The same; NaN from two orders, as one alone has no upper bound."""
+    """Standard error of :attr:`upper`; NaN from two orders, as one alone has no upper bound."""
     midpoint_error: Float[Tensor, " N"]
-    """The same of :attr:`midpoint`: both bounds rise and fall together."""
+    """Standard error of :attr:`midpoint`; both bounds rise and fall together."""
     largest_share: Float[Tensor, " N"]
-    """Of the summed probability of all orders, in the most probable one: 1/S where all agree."""
+    """Share of the most probable order in the summed probability of all: 1/S where all agree."""
 
     @property
     def midpoint(self) -> Float[Tensor, " N"]:
@@ -220,10 +220,12 @@ class MixtureBounds(NamedTuple):
 
     @property
     def is_heavy_tailed(self) -> Bool[Tensor, " N"]:
-        """Where one order holds more than half: orders that were not drawn may hold more still, so that
-        the expectation is a bound and this draw of it may lie below log p_mix, and its error, too, is
-        too small. Only ``lower`` is to be reported there."""
-        return self.largest_share > HEAVY_SHARE
+        """One order holds more than half of the probability.
+
+        Orders that were not drawn may hold more still. ``upper`` is a bound in expectation, but this
+        draw of it may lie below log p_mix, and its error is too small. Report ``lower`` only.
+        """
+        return self.largest_share > MAX_WEIGHT_SHARE
 
 
 @checked
@@ -318,7 +320,7 @@ def _log_mean_of_others(log_probability: Float[Tensor, "S N"]) -> Float[Tensor, 
 
 
 class AdaptiveOrder(NamedTuple):
-    """What :func:`adaptive` found for N texts.
+    """The result of :func:`adaptive` for N texts.
 
     >>> coins = FromFunction(lambda x, mask: torch.zeros(*x.shape, 2).log_softmax(-1), 2)
     >>> adaptive(coins, torch.tensor([[1, 0]]), left_to_right).log_probability.exp()

@@ -141,7 +141,7 @@ def linear_elbo(
 def _sums_are_accurate(
     loadings: Float[Tensor, "B D K"], offset: Float[Tensor, "B D"], z: Float[Tensor, "B N K"]
 ) -> bool:
-    """Whether Σ x_d ℓ_d and Σ softplus(ℓ_d), which nearly cancel, are accurate enough to be subtracted.
+    """True where Σ x_d ℓ_d and Σ softplus(ℓ_d), which nearly cancel, can be subtracted accurately.
 
     Values that are not finite are returned in either case.
     """

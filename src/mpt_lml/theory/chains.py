@@ -27,17 +27,17 @@ from mpt_lml.numerics import double
 
 __all__ = ["ChainBlocks", "markov_blocks", "rate_efficiency", "rate_noise"]
 
-MOST_LEFT_OUT = 1e-3
-"""Of a sum over blocks, in those that are longer than the longest that is known."""
+MAX_TAIL_SHARE = 1e-3
+"""Largest share of a sum over blocks in those longer than the longest known one."""
 
-MOST_ROUNDING = 1e-9
-"""Of H_k and of J_k, in what may be rounding: of a chain that nearly falls apart it is more."""
+MAX_ROUNDING_SHARE = 1e-9
+"""Largest share of H_k and of J_k that may be rounding; a nearly reducible chain exceeds it."""
 
 _SLACK = 1e-9  # of sums that are 1 or 0 in exact arithmetic
 
 
 class ChainBlocks(NamedTuple):
-    """What hidden blocks of k = 1, ..., K places tell about one parameter, nats.
+    """Sensitivity and variability of the scores of hidden blocks of k = 1, ..., K places, nats.
 
     :func:`markov_blocks` makes one of a chain of few states; those of another chain are given by hand.
 
@@ -55,14 +55,14 @@ class ChainBlocks(NamedTuple):
 
     @property
     def data_device(self) -> torch.device:
-        """Where these numbers are."""
+        """The device of these numbers."""
         return self.sensitivity.device
 
 
 @checked
 def markov_blocks(
     transition: Float[Tensor, "Q Q"],
-    slope: Float[Tensor, "Q Q"],
+    derivative: Float[Tensor, "Q Q"],
     num_blocks: Annotated[int, Within(1)],
 ) -> ChainBlocks:
     """H_k and J_k of a stationary chain of Q states with one parameter, exact.
@@ -72,7 +72,7 @@ def markov_blocks(
 
     Args:
         transition: T, rows that sum to 1, every entry positive, (Q, Q).
-        slope: ∂T/∂θ, rows that sum to 0, (Q, Q).
+        derivative: ∂T/∂θ, rows that sum to 0, (Q, Q).
         num_blocks: K, the longest block.
 
     Returns:
@@ -80,7 +80,7 @@ def markov_blocks(
 
     Raises:
         ValueError: for entries that are not positive, rows that do not sum to 1, or to 0 (1e-9 in
-            double precision, of ``slope`` relative to its largest entry; 1e-6 in single), and for a
+            double precision, of ``derivative`` relative to its largest entry; 1e-6 in single), and for a
             chain that so nearly falls apart (steps below some 1e-20) that differences of log p(x_j)
             would be rounding.
 
@@ -93,17 +93,17 @@ def markov_blocks(
         "transition", transition, transition <= 0, "positive", "No step may be impossible."
     )
     _require_row_sums("transition", transition, 1.0)
-    _require_row_sums("slope", slope, 0.0)
+    _require_row_sums("derivative", derivative, 0.0)
     num_states = len(transition)
     bytes_needed = 8 * 8 * num_blocks * num_states**3
     require_memory(f"blocks of up to {num_blocks} places", bytes_needed, "fewer num_blocks")
     dtype = transition.dtype
     transition = double(transition)
-    slope = double(slope)
+    derivative = double(derivative)
     # In this unit no ∂ log T is larger than 1, and no square is too large or too small for a float.
-    unit = (slope / transition).abs().max()
-    slope = slope / unit.where(unit > 0, 1.0)
-    power, relative = _powers(transition, slope, num_blocks + 1)
+    unit = (derivative / transition).abs().max()
+    derivative = derivative / unit.where(unit > 0, 1.0)
+    power, relative = _powers(transition, derivative, num_blocks + 1)
     stationary = _stationary(transition)
     sensitivity = torch.zeros(num_blocks).to(transition)
     covariance = torch.zeros(num_blocks).to(transition)
@@ -121,17 +121,17 @@ def markov_blocks(
         covariance[place - 1 :] += (earlier * ends * score).sum(dim=(1, 2, 3))
         earlier = torch.einsum("kaxb,xy->kayb", earlier + reached * score, transition)[1:]
     variability = sensitivity + 2.0 * covariance
-    _, magnitude = _powers(transition, slope.abs(), num_blocks + 1)
+    _, magnitude = _powers(transition, derivative.abs(), num_blocks + 1)
     rounding = _rounding(stationary[:, None] * power, magnitude)
     # Not "more than": of what underflows both are 0.
-    is_known = rounding < MOST_ROUNDING * torch.minimum(sensitivity, variability)
+    is_known = rounding < MAX_ROUNDING_SHARE * torch.minimum(sensitivity, variability)
     if unit > 0 and not is_known.all():
         raise ValueError(
             "transition must not fall apart into sets of states that are next to never left, but its "
-            f"smallest entry is {transition.min().item():.3g}: what blocks tell of slope would be "
+            f"smallest entry is {transition.min().item():.3g}: the information in blocks would be "
             "rounding. Look at each set as a chain of its own."
         )
-    information = (stationary[:, None] * slope * (slope / transition)).sum()
+    information = (stationary[:, None] * derivative * (derivative / transition)).sum()
     return ChainBlocks(
         sensitivity=(sensitivity * unit * unit).to(dtype),
         variability=(variability * unit * unit).to(dtype),
@@ -140,7 +140,7 @@ def markov_blocks(
 
 
 def _rounding(pair: Float[Tensor, "n Q Q"], magnitude: Float[Tensor, "n Q Q"]) -> Tensor:
-    """What rounding may add to H_k and J_k, (K,).
+    """An estimate of the rounding errors of H_k and J_k, (K,).
 
     Each score is a sum of three ∂ log Tⁿ[a, b], n up to k + 1, which have errors of about √n ε times
     the sum of the absolute values of their terms. Where to leave a set of states is improbable these
@@ -156,12 +156,12 @@ def _rounding(pair: Float[Tensor, "n Q Q"], magnitude: Float[Tensor, "n Q Q"]) -
     return (3.0 * length * epsilon).square() * (length + 1.0) * square
 
 
-def _powers(transition: Tensor, slope: Tensor, highest: int) -> tuple[Tensor, Tensor]:
+def _powers(transition: Tensor, derivative: Tensor, highest: int) -> tuple[Tensor, Tensor]:
     """Tⁿ and ∂ log Tⁿ[a, b] for n = 0, 1, ..., (n, Q, Q) each; the second is 0 for n = 0."""
     powers = [torch.eye(len(transition)).to(transition)]
     changes = [torch.zeros_like(transition)]  # of the powers, by the product rule
     for _ in range(highest):
-        changes.append(changes[-1] @ transition + powers[-1] @ slope)
+        changes.append(changes[-1] @ transition + powers[-1] @ derivative)
         powers.append(powers[-1] @ transition)
     power = torch.stack(powers)
     relative = torch.stack(changes)
@@ -170,7 +170,9 @@ def _powers(transition: Tensor, slope: Tensor, highest: int) -> tuple[Tensor, Te
 
 
 def _require_row_sums(name: str, table: Tensor, total: float) -> None:
-    unit = max(total, table.abs().max().item())  # a slope is as large as its parameter's unit says
+    unit = max(
+        total, table.abs().max().item()
+    )  # a derivative is as large as its parameter's unit says
     off = (table.sum(dim=1) - total).abs().max().item()
     if off > unit * max(_SLACK, 10 * torch.finfo(table.dtype).eps):
         hint = rounded_to_single(table.dtype, off / unit)
@@ -217,7 +219,7 @@ def _per_place(
     last = max(of_block[-1].item(), information)
     ratio = hidden_share * ((num_blocks + 2) / num_blocks) ** 3
     left_out = often[:, -1] * last * ratio / (1.0 - ratio)
-    is_wrong = (ratio >= 1.0) | (left_out > MOST_LEFT_OUT * total)
+    is_wrong = (ratio >= 1.0) | (left_out > MAX_TAIL_SHARE * total)
     legal = f"so small that blocks of more than K = {num_blocks} places add nothing"
     hint = "Ask markov_blocks for longer ones (num_blocks), or leave these shares out."
     require_entries("hidden_share", hidden_share, is_wrong, legal, hint)
@@ -291,7 +293,11 @@ def _require_shares(hidden_share: Tensor) -> None:
 
 
 _Information = Annotated[
-    float, Interval("(0,inf)", "Of nothing there is no share: is the slope of the transitions 0?")
+    float,
+    Interval(
+        "(0,inf)",
+        "A share of no information is not defined: is the derivative of the transitions 0?",
+    ),
 ]
 
 

@@ -520,7 +520,7 @@ class Godambe:
             )
 
     def _is_identified(self, whitened_sensitivity: Float[Tensor, "*B Q Q"]) -> Bool[Tensor, "*B"]:
-        """Whether there is information about every combination of the parameters, beyond rounding."""
+        """True where every combination of the parameters has information beyond rounding."""
         return torch.linalg.eigvalsh(whitened_sensitivity.detach())[..., 0] > self._rounding
 
     @property

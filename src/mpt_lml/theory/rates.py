@@ -187,7 +187,7 @@ def chain_crossover(gap_entropy: Float[Tensor, " G"]) -> float:
 
 
 def _entropy_of_a_chain(gap_entropy: Tensor) -> tuple[Tensor, float]:
-    """In double precision, and how far it may be off by rounding, here as in what follows from it."""
+    """The entropies in double precision, and a tolerance for their rounding errors."""
     h = double(gap_entropy)
     slack = 0.1 * torch.finfo(gap_entropy.dtype).eps ** 0.5
     if (h.diff() < -slack).any() or (h.diff().diff() > slack).any():

@@ -34,8 +34,8 @@ def three_states() -> tuple[Tensor, Tensor]:
     g = generator(3)
     transition = torch.randn(3, 3, generator=g, **f64).softmax(dim=1)
     direction = torch.randn(3, 3, generator=g, **f64)
-    slope = transition * (direction - (transition * direction).sum(dim=1, keepdim=True))
-    return transition, slope
+    derivative = transition * (direction - (transition * direction).sum(dim=1, keepdim=True))
+    return transition, derivative
 
 
 def log_joint(transition: Tensor, strings: Tensor) -> Tensor:
@@ -43,12 +43,14 @@ def log_joint(transition: Tensor, strings: Tensor) -> Tensor:
     return transition.log()[strings[:, :-1], strings[:, 1:]].sum(dim=1)
 
 
-def derivative(function, transition: Tensor, slope: Tensor) -> Tensor:
+def difference_quotient(function, transition: Tensor, derivative: Tensor) -> Tensor:
     step = 1e-5
-    return (function(transition + step * slope) - function(transition - step * slope)) / (2 * step)
+    return (function(transition + step * derivative) - function(transition - step * derivative)) / (
+        2 * step
+    )
 
 
-def scores_by_enumeration(transition: Tensor, slope: Tensor, hidden: list[int], length: int):
+def scores_by_enumeration(transition: Tensor, derivative: Tensor, hidden: list[int], length: int):
     """∂ log p(x_j | visible) of every string for every hidden j, and the strings' probabilities."""
     num_states = len(transition)
     strings = torch.tensor(list(itertools.product(range(num_states), repeat=length)))
@@ -70,7 +72,7 @@ def scores_by_enumeration(transition: Tensor, slope: Tensor, hidden: list[int], 
             of_both.index_add_(0, both, probability)
             return of_both[both].log() - of_visible[key].log()
 
-        columns.append(derivative(log_conditional, transition, slope))
+        columns.append(difference_quotient(log_conditional, transition, derivative))
     return torch.stack(columns, dim=1), weight
 
 
@@ -88,9 +90,9 @@ def test_a_block_is_the_sum_over_all_its_strings(chain: tuple[Tensor, Tensor]) -
 
 def test_two_blocks_are_uncorrelated() -> None:
     """A block of one and a block of two, one visible place between: the variances add up."""
-    transition, slope = three_states()
-    scores, weight = scores_by_enumeration(transition, slope, [1, 3, 4], 6)
-    blocks = markov_blocks(transition, slope, 2)
+    transition, derivative = three_states()
+    scores, weight = scores_by_enumeration(transition, derivative, [1, 3, 4], 6)
+    blocks = markov_blocks(transition, derivative, 2)
     joint = (weight @ scores.sum(dim=1).square()).item()
     assert joint == pytest.approx(blocks.variability.sum().item(), rel=1e-6)
 
@@ -194,21 +196,21 @@ def _leads_to(root: int, step: dict[int, int], state: int) -> bool:
 
 
 def by_paths(
-    transition: Tensor, slope: Tensor, law: list[float], length: int
+    transition: Tensor, derivative: Tensor, law: list[float], length: int
 ) -> tuple[float, float]:
     """H_k and J_k from all paths between all ends, in 500 digits: scores as differences of means."""
     num_states = len(transition)
     with mpmath.workdps(500):
         table = [[mpmath.mpf(entry) for entry in row] for row in transition.tolist()]
-        change = [[mpmath.mpf(entry) for entry in row] for row in slope.tolist()]
+        change = [[mpmath.mpf(entry) for entry in row] for row in derivative.tolist()]
         sensitivity = variability = mpmath.mpf(0)
         for start, end in itertools.product(range(num_states), repeat=2):
             paths = []
             for middle in itertools.product(range(num_states), repeat=length):
                 steps = list(itertools.pairwise((start, *middle, end)))
                 chance = mpmath.fprod(table[a][b] for a, b in steps)
-                slope_of_log = mpmath.fsum(change[a][b] / table[a][b] for a, b in steps)
-                paths.append((middle, chance, chance * slope_of_log))
+                derivative_of_log = mpmath.fsum(change[a][b] / table[a][b] for a, b in steps)
+                paths.append((middle, chance, chance * derivative_of_log))
             total = mpmath.fsum(chance for _, chance, _ in paths)
             mean = mpmath.fsum(moved for *_, moved in paths) / total
             score = {}  # ∂ log p(x_j | start, end)
@@ -242,19 +244,19 @@ class TestNearlyReducible:
     @pytest.mark.parametrize("is_within", [True, False], ids=["within a pair", "between the pairs"])
     def test_blocks(self, leaving: float, is_within: bool) -> None:
         transition = two_pairs(leaving)
-        slope = torch.zeros(4, 4, **f64)
+        derivative = torch.zeros(4, 4, **f64)
         if is_within:
-            slope[0, :2] = torch.tensor([-1.0, 1.0], **f64)
+            derivative[0, :2] = torch.tensor([-1.0, 1.0], **f64)
         else:
-            slope[1, 1:3] = torch.tensor([-1.0, 1.0], **f64)
+            derivative[1, 1:3] = torch.tensor([-1.0, 1.0], **f64)
         law = by_trees(transition)
-        blocks = markov_blocks(transition, slope, 3)
+        blocks = markov_blocks(transition, derivative, 3)
         information = sum(
-            law[a] * slope[a, b] ** 2 / transition[a, b] for a in (0, 1) for b in range(4)
+            law[a] * derivative[a, b] ** 2 / transition[a, b] for a in (0, 1) for b in range(4)
         )
         assert blocks.information == pytest.approx(information.item(), rel=1e-12)
         for length in (1, 2, 3):
-            expected = by_paths(transition, slope, law, length)
+            expected = by_paths(transition, derivative, law, length)
             found = blocks.sensitivity[length - 1].item(), blocks.variability[length - 1].item()
             assert found == pytest.approx(expected, rel=1e-6)
 
@@ -263,14 +265,14 @@ class TestNearlyReducible:
     def test_what_would_be_rounding_is_refused(self, leaving: float) -> None:
         """A coin that is hardly ever turned: all its blocks say is in differences of large numbers."""
         transition = torch.tensor([[1 - leaving, leaving], [leaving, 1 - leaving]], **f64)
-        slope = torch.tensor([[-1.0, 1.0], [1.0, -1.0]], **f64)
+        derivative = torch.tensor([[-1.0, 1.0], [1.0, -1.0]], **f64)
         if leaving > 1e-20:
-            found = markov_blocks(transition, slope, 2).sensitivity[1].item()
-            expected, _ = by_paths(transition, slope, [0.5, 0.5], 2)
+            found = markov_blocks(transition, derivative, 2).sensitivity[1].item()
+            expected, _ = by_paths(transition, derivative, [0.5, 0.5], 2)
             assert found == pytest.approx(expected, rel=1e-9)
             return
         with pytest.raises(ValueError, match="must not fall apart into sets of states"):
-            markov_blocks(transition, slope, 2)
+            markov_blocks(transition, derivative, 2)
 
     @pytest.mark.bad_input
     def test_sets_that_are_never_left_are_refused(self) -> None:
@@ -280,10 +282,10 @@ class TestNearlyReducible:
 
 @pytest.mark.parametrize("unit", [1e-120, 1e-6, 1e9])
 def test_the_unit_of_the_parameter_is_free(unit: float) -> None:
-    transition, slope = three_states()
+    transition, derivative = three_states()
     share = torch.tensor([0.2, 0.5], **f64)
-    expected = markov_blocks(transition, slope, 60)
-    blocks = markov_blocks(transition, unit * slope, 60)
+    expected = markov_blocks(transition, derivative, 60)
+    blocks = markov_blocks(transition, unit * derivative, 60)
     square = unit**2
     assert blocks.information == pytest.approx(square * expected.information, rel=1e-9)
     torch.testing.assert_close(blocks.sensitivity, square * expected.sensitivity, rtol=1e-9, atol=0)
@@ -293,8 +295,8 @@ def test_the_unit_of_the_parameter_is_free(unit: float) -> None:
 
 def test_single_precision_is_computed_in_double() -> None:
     """Of a table that is exact in single precision: sums over a hundred places do not round."""
-    transition, slope = (table.float() for table in coin(31 / 32))
-    blocks = markov_blocks(transition, slope, 100)
+    transition, derivative = (table.float() for table in coin(31 / 32))
+    blocks = markov_blocks(transition, derivative, 100)
     exact = markov_blocks(*coin(31 / 32), 100)
     assert blocks.sensitivity.dtype == torch.float32
     torch.testing.assert_close(blocks.variability, exact.variability.float(), rtol=2e-7, atol=0)
@@ -302,22 +304,22 @@ def test_single_precision_is_computed_in_double() -> None:
 
 @pytest.mark.bad_input
 def test_a_table_that_is_no_chain_is_refused() -> None:
-    transition, slope = coin(0.5)
+    transition, derivative = coin(0.5)
     with pytest.raises(ValueError, match=r"each row of transition must sum to 1"):
-        markov_blocks(0.9 * transition, slope, 2)
-    with pytest.raises(ValueError, match=r"each row of slope must sum to 0"):
-        markov_blocks(transition, slope + 0.1, 2)
+        markov_blocks(0.9 * transition, derivative, 2)
+    with pytest.raises(ValueError, match=r"each row of derivative must sum to 0"):
+        markov_blocks(transition, derivative + 0.1, 2)
     with pytest.raises(ValueError, match="blocks of up to 1000000000000 places would take .* GiB"):
-        markov_blocks(transition, slope, 10**12)
+        markov_blocks(transition, derivative, 10**12)
     with pytest.raises(ValueError, match=r"hidden_share must be between 0 and 1.* is 1"):
-        rate_efficiency(markov_blocks(transition, slope, 2), torch.tensor([1.0]))
+        rate_efficiency(markov_blocks(transition, derivative, 2), torch.tensor([1.0]))
     table = torch.tensor([[0.9, 0.1], [0.3, 0.7]]).double()
     with pytest.raises(
         ValueError, match=r"off by .*rounded to single precision: make them with dtype"
     ):
-        markov_blocks(table, slope, 2)
-    # As small as the steps of a chain that is hardly ever turned, and no slope all the same.
-    with pytest.raises(ValueError, match=r"each row of slope must sum to 0"):
+        markov_blocks(table, derivative, 2)
+    # As small as the steps of a chain that is hardly ever turned, and no derivative all the same.
+    with pytest.raises(ValueError, match=r"each row of derivative must sum to 0"):
         markov_blocks(transition, torch.full((2, 2), 1e-12, **f64), 2)
 
 
@@ -363,9 +365,9 @@ class TestBlocksByHand:
 
     @pytest.mark.bad_input
     def test_shares_of_nothing_are_refused(self) -> None:
-        transition, slope = coin(0.5)
-        of_no_parameter = markov_blocks(transition, 0.0 * slope, 9)
-        with pytest.raises(ValueError, match=r"Of nothing there is no share"):
+        transition, derivative = coin(0.5)
+        of_no_parameter = markov_blocks(transition, 0.0 * derivative, 9)
+        with pytest.raises(ValueError, match=r"A share of no information"):
             rate_efficiency(of_no_parameter, torch.tensor([0.1], **f64))
 
 
@@ -419,8 +421,8 @@ NEARLY_PERIODIC = {
 @pytest.mark.parametrize("name", NEARLY_PERIODIC)
 def test_a_nearly_periodic_chain_is_not_continued_by_its_last_block(name: str, of_rate) -> None:
     """Where every second or third length has most of the noise, the next may have more than the last."""
-    transition, slope = (torch.tensor(table, **f64) for table in NEARLY_PERIODIC[name])
-    blocks = markov_blocks(transition, slope, 60)
+    transition, derivative = (torch.tensor(table, **f64) for table in NEARLY_PERIODIC[name])
+    blocks = markov_blocks(transition, derivative, 60)
     share = torch.arange(1, 51, **f64) / 100
     expected = of_rate(blocks, share).tolist()
     num_accepted = 0

@@ -393,7 +393,7 @@ def waves(at: Tensor) -> Tensor:
 
 
 @PRECISIONS
-def test_a_straight_slope_is_climbed_to_the_top(dtype: torch.dtype) -> None:
+def test_a_linear_objective_is_climbed_to_its_maximum(dtype: torch.dtype) -> None:
     top = fit.bfgs(torch.tensor([[0.0], [45.0]], dtype=dtype), ramp)
     assert top.converged.all()
     assert torch.equal(top.parameters, torch.full((2, 1), 30.0, dtype=dtype))
@@ -402,7 +402,7 @@ def test_a_straight_slope_is_climbed_to_the_top(dtype: torch.dtype) -> None:
 
 
 @PRECISIONS
-def test_a_slope_that_hardly_bends_is_climbed_to_the_top(dtype: torch.dtype) -> None:
+def test_an_objective_with_little_curvature_is_climbed_to_its_maximum(dtype: torch.dtype) -> None:
     top = fit.bfgs(torch.tensor([[-50.0], [50.0]], dtype=dtype), bend)
     assert top.converged.all()
     # Rounding of a value of 0.056 hides a parabola of curvature 0.01 · 0.99 that is a few ε flat.
@@ -590,17 +590,17 @@ def test_where_rounding_hides_a_gain_no_trials_are_made(dtype: torch.dtype) -> N
     assert len(calls) <= 4 * (1 + int(found.num_steps))  # forty halvings would be more
 
 
-def test_an_inverse_that_is_not_positive_shows_no_top() -> None:
-    """Rounding may do that to one of a very long valley: then the promise is negative."""
+def test_an_inverse_that_is_not_positive_shows_no_maximum() -> None:
+    """Rounding may do that to the inverse of a very long valley: then the predicted gain is negative."""
     number = torch.ones(1, dtype=torch.float64)
-    of_saddle = fit._Ascents(
+    of_saddle = fit._QuasiNewton(
         run=torch.tensor([0]),
         point=number[None],
         value=number,
-        slope=number[None],
-        inverse=-number[None, None],
+        gradient=number[None],
+        inverse_hessian=-number[None, None],
     )
-    assert not fit._is_at_top(of_saddle, number, 1e-16).any()
+    assert not fit._is_stationary(of_saddle, number, 1e-16).any()
 
 
 @pytest.mark.parametrize("device", [DEVICE, torch.device("cpu")], ids=str)
