@@ -307,7 +307,7 @@ def drawing_calls() -> list[Call]:
     at_place = {"ax": AX, "at": (0.0, 1.0)}
     row = ["visible", "asked"]
     return [
-        valid(drawings.canvas, 2, 1.5),
+        valid(drawings.canvas, 2.0, 1.5),
         valid(drawings.write, "a word", **at_place, look="asked"),
         valid(drawings.tokens, ["a", "?"], row, **at_place),
         valid(drawings.table, [["a", "?"]], [row], **at_place),

@@ -73,7 +73,9 @@ def test_a_warning_names_the_line_that_asked_for_the_grid(tmp_path: Path) -> Non
     # In a process of its own: what looks at shapes here stands between the two lines.
     script = tmp_path / "script.py"
     script.write_text(WARNED)
-    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join(
+        [str(Path(__file__).parents[2] / "helpers"), os.environ.get("PYTHONPATH", "")]
+    )
     printed = subprocess.run(
         [sys.executable, str(script)],
         env=os.environ | {"PYTHONPATH": path},
