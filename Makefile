@@ -148,6 +148,8 @@ data: $(STAMP) ## unit tests on the real data files: make data MPT_LML_DATA=thei
 check: $(CHECKERS) ## format, lint, types, order of imports, spelling, workflows
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	@$(BIN)/python book/_tools/copied.py # a page defines each name before it uses it
+	$(BIN)/ruff check --isolated --select F821 $(BUILD)/copied
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/codespell

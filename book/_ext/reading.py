@@ -1,4 +1,4 @@
-"""How long reading takes, ways through the book, and check cells that fold under their title.
+"""How long reading takes, ways through the book, and cells that fold under their title.
 
 ``{reading-path} NAME``  the sections of a path of ``book/reading.yml``, or all ``chapters``, with
 their minutes and the sum
@@ -150,19 +150,26 @@ def link_pdf(app: Sphinx, docname: str, source: list[str]) -> None:
         source[0] = source[0].replace("% pdf", f"[book.pdf]({app.config.ogp_site_url}book.pdf)")
 
 
-def fold_checks(app: Sphinx, doctree: nodes.document) -> None:
-    """A cell with the tag ``check`` folds under what its first line says it would catch."""
+def title_folds(app: Sphinx, doctree: nodes.document) -> None:
+    """A cell that folds does so under its first line, ``# @title ...``, which is left out.
+
+    Cells with the tag ``check`` fold with their output, as those with ``hide-cell``.
+    """
     for cell in doctree.findall(nodes.container):
-        if "tag_check" not in cell["classes"] or cell.get("hide_mode"):
+        is_check = "tag_check" in cell["classes"]
+        if is_check:
+            cell["hide_mode"] = "all"
+        if not cell.get("hide_mode"):
             continue
         code = next(iter(cell.findall(nodes.literal_block)))
         first, _, rest = code.rawsource.partition("\n")
-        title = "Check"
+        title = "Check" if is_check else "Code of this figure"
         if first.startswith(TITLE):
             title = first.removeprefix(TITLE)
             code.rawsource = rest
             code.children = [nodes.Text(rest)]
-        cell["hide_mode"], cell["prompt_show"], cell["prompt_hide"] = "all", title, title
+        cell["prompt_show"] = title
+        cell["prompt_hide"] = title
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
@@ -172,6 +179,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("builder-inited", measure)
     app.connect("source-read", link_pdf)
     app.connect("html-page-context", describe, priority=400)
-    app.connect("doctree-read", fold_checks)
+    app.connect("doctree-read", title_folds)
     app.connect("doctree-read", mend_chapter)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
