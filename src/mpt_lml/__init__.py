@@ -40,7 +40,6 @@ Behind it, as a chapter needs them:
 * ``theory.diffusion``: masked diffusion as the same area.
 * ``trainings.linear_vae``: the linear VAE by the ELBO and by masks, as its record was made.
 * ``trainings.deep_vae``: deep VAEs by the ELBO and by masks, as their record was made.
-* ``symbolic``: the chain rule and Proposition 1 in SymPy.
 * ``data``: images, the paper's own draw, the authors' curves.
 * ``recorded``: what the long runs of the book have found.
 * ``verdicts``: a number with its error, judged.

@@ -30,7 +30,6 @@ from mpt_lml import (
     plots,
     recorded,
     scores,
-    symbolic,
     verdicts,
 )
 from mpt_lml.estimators.conditionals import GibbsConditional, ImportanceConditional
@@ -319,24 +318,6 @@ def drawing_calls() -> list[Call]:
     ]
 
 
-def symbolic_calls() -> list[Call]:
-    model = symbolic.SymbolicTable(2)
-
-    return [
-        valid(symbolic.SymbolicGaussian, 2),
-        valid(symbolic.SymbolicTable, 2),
-        valid(model.log_marginal, [0]),
-        valid(model.log_conditional, 1, [0]),
-        valid(model.order_term, 1),
-        valid(model.score, 1),
-        valid(model.mean_log_marginal, 1),
-        valid(model.residual, model.score),
-    ]
-
-
-# -- estimators, objectives, training --------------------------------------------------------------------
-
-
 def estimator_calls() -> list[Call]:
     x = BITS.float()
     everything = torch.ones(3, 3) > 0
@@ -555,7 +536,6 @@ CALLS = (
     + mask_calls()
     + curve_calls()
     + results()
-    + symbolic_calls()
     + drawing_calls()
     + estimator_calls()
     + objective_calls()

@@ -37,7 +37,6 @@ from mpt_lml import (
     orders,
     plots,
     scores,
-    symbolic,
     verdicts,
 )
 from mpt_lml.data import image_sets
@@ -446,11 +445,6 @@ CASES = {
         ValueError,
         "value must be a number that a float holds",
     ),
-    "a term that is no expression": (
-        lambda: symbolic.SymbolicTable(2).residual(lambda k: None),
-        TypeError,
-        "term must return an expression",
-    ),
     "a polynomial through a million sizes": (
         lambda: rates.sizes_and_weights(10**6, 10**6),
         ValueError,
@@ -609,11 +603,6 @@ CASES = {
         ValueError,
         "one direction for each loading would take .* GiB of memory: use fewer loadings",
     ),
-    "a symbolic table with too many cells": (
-        lambda: symbolic.SymbolicTable(40),
-        ValueError,
-        "the cells of a table of D = 40 are",
-    ),
     "an image larger than a memory": (
         lambda: Grouped.patches(10**8, 10**8, 2),
         ValueError,
@@ -731,7 +720,6 @@ def test_a_wrong_call_is_refused_by_its_name() -> None:
     letters = mpt_score.MaskedLM(small, 4, 1)
     wrong: list[tuple[type[Exception], str, Callable[[], object]]] = [
         (ValueError, r"such as \(2, 2, 1, 2\)", lambda: ConditionalTable(torch.zeros(3))),
-        (ValueError, "observed", lambda: symbolic.SymbolicTable(2).log_marginal([2])),
         (ValueError, "must increase", lambda: rates.crossover(x[0], torch.tensor([0.2, 0.1, 1.0]))),
         (ValueError, r"in 0\.333\.\.1:", lambda: rates.crossover(x[0], height=2.0)),
         (
