@@ -11,10 +11,12 @@ The theme asks for some fifty files and 1.4 MB on a first visit, most of it an i
 * Pictures say how large they are, and formulas are set before they are shown (``typeset.js``).
 * A full stop after a formula in a line stays with it, and a cell of the ledger's tables says the
   name of its column.
+* A long line of code or output says how far it is indented, so that on a phone it wraps behind that.
 """
 
 import base64
 import hashlib
+import html
 import io
 import logging
 import re
@@ -48,6 +50,8 @@ PART = re.compile(
 )
 
 LEDGER = re.compile(r'<table class="ledger.*?</table>', re.S)
+CODE = re.compile(r'(<div class="highlight"><pre>)(.*?)(</pre></div>)', re.S)
+CHARACTERS_ON_A_PHONE = 44
 
 # Not asked for by any page of this book, or by the page of the search alone.
 SUPERFLUOUS = ("fontawesome.js", "searchtools.js", "searchindex.js", "language_data.js")
@@ -70,6 +74,18 @@ SETTING = (
     "<script>document.documentElement.classList.add('setting');"
     "setTimeout(() => document.documentElement.classList.remove('setting'), 4000)</script>"
 )
+
+
+def indented(match: re.Match[str]) -> str:
+    """Code whose long lines stand in a span each, with the spaces that they begin with (book.css)."""
+    lines = []
+    for line in match[2].split("\n"):
+        visible = html.unescape(re.sub(r"<[^>]*>", "", line))
+        if len(visible) > CHARACTERS_ON_A_PHONE:
+            spaces = len(visible) - len(visible.lstrip())
+            line = f'<span class="long" style="--spaces:{spaces}">{line}</span>'
+        lines.append(line)
+    return match[1] + "\n".join(lines) + match[3]
 
 
 def file_of(page: Path, address: str) -> Path:
@@ -218,6 +234,7 @@ class Lightener:
         text = self.few_scripts(page, text, has_explorer)
         text = IMAGE.sub(lambda match: self.sized(page, match), text)
         text = LEDGER.sub(labelled, text)
+        text = CODE.sub(indented, text)
         text = PART.sub(folded, text)
         text = PUNCTUATED.sub(r'<span class="kept">\1\2\3</span>', text)
         if 'class="math' in text:

@@ -46,7 +46,7 @@ REACHED = """() => [...document.querySelectorAll('.pst-scrollable-table-containe
   .every(e => e.scrollWidth <= e.clientWidth || e.tabIndex === 0)"""
 KEY_POINTS = """() => [...document.querySelectorAll('.key-points')]
   .slice(0, 1).map(e => e.getBoundingClientRect().bottom + scrollY)"""
-PUSHED = """() => [...document.querySelectorAll("article .cell_output pre")]
+PUSHED = """() => [...document.querySelectorAll("article pre")]
   .filter(printed => printed.checkVisibility() && printed.scrollWidth > printed.clientWidth + 1)
   .map(printed => printed.textContent.slice(0, 60))"""
 CUT_CODE = """() => [...document.querySelectorAll('article pre')]
@@ -183,7 +183,7 @@ def on_a_phone(visit: Visit, docname: str) -> dict[str, object]:
     if docname in CHAPTERS and not docname.startswith("book/note-"):
         (bottom,) = page.evaluate(KEY_POINTS)
         faults["key points below the first screen"] = bottom > PHONE["height"]
-        faults["printed lines that need a push"] = page.evaluate(PUSHED)
+        faults["lines of code that need a push"] = page.evaluate(PUSHED)
     if docname in TABLES:
         faults["tables that leave width unused"] = page.evaluate(NARROW)
     if docname == "book/note-a-one-rate":
