@@ -34,11 +34,10 @@ one (``data_device``). Masks, orders and other indices follow them, and so do nu
 they are moved there before the function sees them. Generators are on the CPU, so that what is drawn is
 the same on every device.
 
-What is decorated is checked, whoever calls it. Where one public function calls another in a loop or
-beside little arithmetic, it calls what that one wraps: the same name with an underscore, or in
-``ConditionalModel``, whose subclasses write the underscored methods, with ``_unchecked_``. A name
-without an underscore that is not in ``__all__`` is for other modules of these packages, and may check
-nothing.
+Validation always runs, also where one public function calls another: it takes some microseconds. The
+one exception is ``scores.mask_score``, whose check takes longer than its arithmetic: other modules
+call its body, ``_mask_score``. A name without an underscore that is not in ``__all__`` is for other
+modules of these packages, and may check nothing.
 
 What is left to say by hand is mathematics, and the answers of functions that a user passes in: for
 those there are :func:`check` and the ``require_...`` functions below.
@@ -610,10 +609,9 @@ def _shapes(tensors: Mapping[str, Tensor]) -> str:
 
 def each_masks_something(name: str, mask: Tensor) -> None:
     """Check that each row of ``mask`` (..., D) hides something; for ``Annotated``."""
-    hides_something = mask.any(dim=-1)
-    if not hides_something.all():
-        empty = (~hides_something).nonzero()
-        place = empty[0].tolist() or ""  # a single mask has no row number
+    hides_nothing = mask.sum(dim=-1) == 0
+    if hides_nothing.any():
+        place = hides_nothing.nonzero()[0].tolist() or ""  # a single mask has no row number
         raise ValueError(f"{name}{place} masks nothing: one True at least is needed.")
 
 

@@ -54,7 +54,7 @@ def exact_curve(model: ConditionalModel, x: Data) -> MaskCurve:
     True
     """
     mask = masks.subsets(model.num_features, instead="curves.sampled_curve")[1:].to(x.device)
-    score_of_mask = scores._mask_score(model._unchecked_mean_log_conditional(x, mask), mask)
+    score_of_mask = scores._mask_score(model.mean_log_conditional(x, mask), mask)
     by_size = scores._mean_by_size(score_of_mask, mask.sum(dim=1), model.num_features)
     return _exact(by_size[1:])  # no mask has size 0
 
@@ -109,7 +109,7 @@ def subset_levels(model: TractableModel, x: Data) -> Float[Tensor, " L"]:
 
 def _subset_levels(model: TractableModel, x: Tensor) -> Float[Tensor, " L"]:
     observed = masks.subsets(model.num_features, instead="curves.sampled_curve").to(x.device)
-    log_marginal = model._unchecked_mean_log_subset_marginal(x, observed)
+    log_marginal = model.mean_log_subset_marginal(x, observed)
     return scores._mean_by_size(log_marginal, observed.sum(dim=1), model.num_features)
 
 
@@ -164,7 +164,7 @@ def sampled_curve(
         values = _size_scores(model, x, mask)
     else:
         last_of_order = mask & ~masks.from_ranks(ranks, visited[:, None] - 1)
-        log_conditional = model._unchecked_mean_log_conditional(x, mask.flatten(0, 1))
+        log_conditional = model.mean_log_conditional(x, mask.flatten(0, 1))
         log_conditional = log_conditional.view(mask.shape)
         # Others count 0, also where their log-probability is −inf.
         values = log_conditional.where(last_of_order, 0.0).sum(dim=-1)
@@ -210,7 +210,7 @@ def size_scores(
 
 def _size_scores(model: ConditionalModel, x: Tensor, mask: Tensor) -> Tensor:
     flat_mask = mask.flatten(0, 1)
-    log_conditional = model._unchecked_mean_log_conditional(x, flat_mask)
+    log_conditional = model.mean_log_conditional(x, flat_mask)
     return scores._mask_score(log_conditional, flat_mask).view(mask.shape[:2])
 
 

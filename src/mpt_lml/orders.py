@@ -145,7 +145,7 @@ def _log_probability(
     shown_now = shown_now[is_used]
     order = order[is_used]
     mask, mask_of_step = hidden_before[is_used].unique(dim=0, return_inverse=True)
-    values = model._unchecked_log_conditional(x, mask)[mask_of_step]
+    values = model.log_conditional(x, mask)[mask_of_step]
     # What is shown at another step counts 0, also where its log-probability is −inf.
     terms = values.where(shown_now[:, None], 0.0).sum(dim=-1)
     total = terms.new_zeros(len(ranks), x.shape[0])
@@ -194,7 +194,7 @@ def _log_conditional_of_all(
     """log p(x_j | x_R) in double precision; the model is asked for some masks at a time."""
     values = []
     for rows in chunks(len(mask), 8 * 4 * x.shape[0] * model.num_features):
-        values.append(model._unchecked_log_conditional(x, mask[rows]))
+        values.append(model.log_conditional(x, mask[rows]))
     return double(torch.cat(values))
 
 
@@ -449,7 +449,7 @@ def _adaptive(model: ConditionalModel, x: Tensor, rule: Callable) -> AdaptiveOrd
     ranks = torch.zeros_like(x)
     terms = []
     for step in range(model.num_features):
-        log_values = model._unchecked_log_values(x, mask)
+        log_values = model.log_values(x, mask)
         require_values(x, [log_values.shape[-1]] * model.num_features)
         log_of_x = log_values.gather(2, x[..., None])[..., 0]
         # What a model answers where nothing is hidden may depend on what is.

@@ -93,7 +93,7 @@ def exact_variance(
     if scheme == "nested":
         what = f"the orders of D = {num_features} coordinates"
         require_log_enumerable(what, math.lgamma(num_features + 1), _INSTEAD)
-    values = model._unchecked_mean_log_conditional(x, subset)
+    values = model.mean_log_conditional(x, subset)
     if scheme == "nested":
         return _variance_over_orders(values, subset, targets)
     mean, square = _moments_by_size(values, subset, targets)

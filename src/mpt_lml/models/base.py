@@ -50,10 +50,10 @@ class ConditionalModel(ABC):
     answer where nothing is masked is not read. One that has tensors says by ``data_device`` where they
     are, so that data elsewhere are refused in words.
 
-    There are three layers: ``log_conditional`` checks, ``_unchecked_log_conditional`` does the rest of
-    what is the same for all models, and ``_log_conditional`` is the model. Who writes ``_log_each`` is
-    given batches of pairs that fit the memory. Who writes ``_log_conditional`` is given all pairs of
-    a call, and has to cut them; only means over data come with as many masks at a time as fit.
+    ``log_conditional`` does what is the same for all models, and ``_log_conditional`` is the model. Who
+    writes ``_log_each`` is given batches of pairs that fit the memory. Who writes ``_log_conditional``
+    is given all pairs of a call, and has to cut them; only means over data come with as many masks at
+    a time as fit.
 
     >>> model = FromFunction(lambda x, mask: torch.zeros(*x.shape, 4).log_softmax(-1), 3)
     >>> x, mask = torch.zeros(5, 3).long(), torch.ones(2, 3).bool()
@@ -114,7 +114,8 @@ class ConditionalModel(ABC):
             ValueError: as :meth:`log_each`.
         """
         require_pairs(x, mask)
-        return self._unchecked_log_values(x, mask)
+        with self._precision():
+            return self._in_batches(self._log_values, x, mask)
 
     @checked
     def log_conditional(self, x: Data, mask: Masks) -> Float[Tensor, "P N D"]:
@@ -127,7 +128,8 @@ class ConditionalModel(ABC):
         Returns:
             Nats, (P, N, D); 0 where not masked.
         """
-        return self._unchecked_log_conditional(x, mask)
+        with self._precision():
+            return _zero_outside(self._log_conditional(x, mask), mask[:, None])
 
     @checked
     def mean_log_conditional(self, x: Data, mask: Masks) -> Float[Tensor, "P D"]:
@@ -140,25 +142,12 @@ class ConditionalModel(ABC):
         Returns:
             Nats, (P, D); 0 where not masked.
         """
-        return self._unchecked_mean_log_conditional(x, mask)
+        with self._precision():
+            return _zero_outside(self._mean_log_conditional(x, mask), mask)
 
     def require_data(self, x: Tensor) -> None:
         """Check that ``x`` is something the model can have made: (N, D), finite."""
         check(("x", x, _DATA), D=self.num_features)
-
-    # -- the same for functions that have checked their arguments ------------------------------------
-
-    def _unchecked_log_values(self, x: Tensor, mask: Tensor) -> Tensor:
-        with self._precision():
-            return self._in_batches(self._log_values, x, mask)
-
-    def _unchecked_log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
-        with self._precision():
-            return _zero_outside(self._log_conditional(x, mask), mask[:, None])
-
-    def _unchecked_mean_log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
-        with self._precision():
-            return _zero_outside(self._mean_log_conditional(x, mask), mask)
 
     # -- for subclasses: arguments are checked before they come here --------------------------------
 
@@ -193,7 +182,8 @@ class ConditionalModel(ABC):
         """x (N, D) and mask (P, D) -> (P, D)."""
         means = []
         for rows in chunks(len(mask), _BYTES_OF_A_COORDINATE * len(x) * self.num_features):
-            means.append(self._unchecked_log_conditional(x, mask[rows]).mean(dim=1))
+            values = _zero_outside(self._log_conditional(x, mask[rows]), mask[rows, None])
+            means.append(values.mean(dim=1))
         return torch.cat(means)
 
     def _every_pair(self, function: LogValues, x: Tensor, mask: Tensor) -> Tensor:
@@ -258,7 +248,8 @@ class TractableModel(ConditionalModel):
             ValueError: for data that the model cannot have made.
         """
         everything = torch.ones(1, self.num_features, dtype=torch.bool)
-        return self._unchecked_log_subset_marginal(x, everything.to(x.device))[0]
+        with self._precision():
+            return self._log_subset_marginal(x, everything.to(x.device))[0]
 
     @checked
     def log_subset_marginal(self, x: Data, observed: Bool[Tensor, "P D"]) -> Float[Tensor, "P N"]:
@@ -271,9 +262,6 @@ class TractableModel(ConditionalModel):
         Returns:
             Nats, (P, N); 0 for the empty subset.
         """
-        return self._unchecked_log_subset_marginal(x, observed)
-
-    def _unchecked_log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
         values = []
         with self._precision():
             bytes_of_a_subset = _BYTES_OF_A_MARGINAL_COORDINATE * len(x) * self.num_features
@@ -287,9 +275,6 @@ class TractableModel(ConditionalModel):
         self, x: Data, observed: Bool[Tensor, "P D"]
     ) -> Float[Tensor, " P"]:
         """:meth:`log_subset_marginal` averaged over the data, nats, (P,)."""
-        return self._unchecked_mean_log_subset_marginal(x, observed)
-
-    def _unchecked_mean_log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
         with self._precision():
             return self._mean_log_subset_marginal(x, observed)
 
@@ -310,7 +295,7 @@ class TractableModel(ConditionalModel):
 
     def _mean_log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
         """x (N, D) and observed (P, D) -> (P,)."""
-        return self._unchecked_log_subset_marginal(x, observed).mean(dim=1)
+        return self.log_subset_marginal(x, observed).mean(dim=1)
 
 
 @final
@@ -432,14 +417,12 @@ class Grouped(ConditionalModel):
     def _log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
         if self.jointly:
             return torch.stack([self._log_joint_of_groups(x, row) for row in mask])
-        return self._sum_of_members(self.model._unchecked_log_conditional(x, self._members(mask)))
+        return self._sum_of_members(self.model.log_conditional(x, self._members(mask)))
 
     def _mean_log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
         if self.jointly:
             return self._log_conditional(x, mask).mean(dim=1)
-        return self._sum_of_members(
-            self.model._unchecked_mean_log_conditional(x, self._members(mask))
-        )
+        return self._sum_of_members(self.model.mean_log_conditional(x, self._members(mask)))
 
     def _log_joint_of_groups(self, x: Tensor, mask: Tensor) -> Tensor:
         """log p(x_{R ∪ j}) − log p(x_R) for every group j in one ``mask``, (N, D)."""
@@ -449,7 +432,7 @@ class Grouped(ConditionalModel):
         group = self.group.to(mask.device)
         observed_and_group = observed | (group == hidden_groups[:, None])
         subsets = torch.cat([observed, observed_and_group])
-        values = self.model._unchecked_log_subset_marginal(x, subsets)
+        values = self.model.log_subset_marginal(x, subsets)
         result = values.new_zeros(values.shape[1], self.num_features)
         result[:, hidden_groups] = (values[1:] - values[0]).T
         return result

@@ -253,13 +253,13 @@ class ConditionalTable(ConditionalModel):
         device = model.data_device
         values = torch.arange(num_values, device=device)
         x = torch.cartesian_prod(*num_features * [values]).view(num_points, -1)
-        model.require_data(x)
         shape = (2**num_features, *x.shape, num_values)
         logits = double(torch.zeros(shape, device=device))
         for row, mask in enumerate(masks.subsets(num_features)[1:].to(x.device), start=1):
-            for value in range(num_values):
-                filled = torch.where(mask, value, x)
-                logits[row, :, :, value] = model._unchecked_log_conditional(filled, mask[None])[0]
+            # A conditional does not see what is masked: every masked coordinate is set to v at once.
+            filled = torch.where(mask, values[:, None, None], x)  # (V, points, D)
+            log_conditional = model.log_conditional(filled.flatten(0, 1), mask[None])
+            logits[row] = log_conditional.view(filled.shape).movedim(0, -1)
             total = logits[row][:, mask].logsumexp(dim=-1).exp().min().item()
             if not abs(total - 1.0) <= 1e-6:
                 raise ValueError(f"num_values: values 0..{num_values - 1} have {total:.9g} of p.")

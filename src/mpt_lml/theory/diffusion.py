@@ -261,7 +261,7 @@ def sample(model: ConditionalModel, ranks: Ranks, *, generator: torch.Generator)
     for step in ranks.unique().tolist():
         shown_now = ranks == step
         rows = shown_now.any(dim=1)
-        log_values = model._unchecked_log_values(x[rows], ranks[rows] >= step)
+        log_values = model.log_values(x[rows], ranks[rows] >= step)
         values = log_values[shown_now[rows]]
         if values.isnan().any() or (values == torch.inf).any():
             raise ValueError(
