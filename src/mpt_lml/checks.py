@@ -615,11 +615,6 @@ def each_masks_something(name: str, mask: Tensor) -> None:
         raise ValueError(f"{name}{place} masks nothing: one True at least is needed.")
 
 
-def require_mask(mask: Tensor) -> None:
-    """:func:`each_masks_something` of the argument ``mask``."""
-    each_masks_something("mask", mask)
-
-
 _FLOATS = (torch.float32, torch.float64)
 
 

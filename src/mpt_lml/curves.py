@@ -10,14 +10,14 @@ random set of D − M + 1. A term of the sum is log p(x_{R ∪ j}) − log p(x_R
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mpt_lml import masks, scores
-from mpt_lml.checks import Count, Data, checked, require_mask, require_sizes
+from mpt_lml.checks import Count, Data, checked, each_masks_something, require_sizes
 from mpt_lml.models.base import ConditionalModel, TractableModel
 from mpt_lml.results import MaskCurve, trapezoid_weights
 from mpt_lml.verdicts import mean_and_error
@@ -55,7 +55,7 @@ def exact_curve(model: ConditionalModel, x: Data) -> MaskCurve:
     """
     mask = masks.subsets(model.num_features, instead="curves.sampled_curve")[1:].to(x.device)
     score_of_mask = scores._mask_score(model.mean_log_conditional(x, mask), mask)
-    by_size = scores._mean_by_size(score_of_mask, mask.sum(dim=1), model.num_features)
+    by_size = scores.mean_by_size(score_of_mask, mask.sum(dim=1), model.num_features)
     return _exact(by_size[1:])  # no mask has size 0
 
 
@@ -80,7 +80,7 @@ def subset_curve(model: TractableModel, x: Data) -> MaskCurve:
     >>> subset_curve(HMM.cyclic(num_features=3), torch.zeros(1, 3).long()).num_masked
     tensor([1, 2, 3])
     """
-    levels = _subset_levels(model, x)
+    levels = subset_levels(model, x)
     score = levels.diff()  # S(x; D), ..., S(x; 1): from nothing observed to all but one
     in_double = levels.dtype == torch.float64
     # The most that rounding may take: ``nats`` or, where a difference is large, a ``share`` of it. In
@@ -104,13 +104,9 @@ def subset_levels(model: TractableModel, x: Data) -> Float[Tensor, " L"]:
     >>> subset_levels(HMM.cyclic(num_features=3), torch.zeros(1, 3).long()).shape
     torch.Size([4])
     """
-    return _subset_levels(model, x)
-
-
-def _subset_levels(model: TractableModel, x: Tensor) -> Float[Tensor, " L"]:
     observed = masks.subsets(model.num_features, instead="curves.sampled_curve").to(x.device)
     log_marginal = model.mean_log_subset_marginal(x, observed)
-    return scores._mean_by_size(log_marginal, observed.sum(dim=1), model.num_features)
+    return scores.mean_by_size(log_marginal, observed.sum(dim=1), model.num_features)
 
 
 def _exact(score: Float[Tensor, " D"]) -> MaskCurve:
@@ -161,7 +157,7 @@ def sampled_curve(
     ranks = ranks.view(-1, num_masks, num_features).expand(len(visited), -1, -1).to(x.device)
     mask = masks.from_ranks(ranks, visited[:, None])  # (L, P, D)
     if targets == "all":
-        values = _size_scores(model, x, mask)
+        values = size_scores(model, x, mask)
     else:
         last_of_order = mask & ~masks.from_ranks(ranks, visited[:, None] - 1)
         log_conditional = model.mean_log_conditional(x, mask.flatten(0, 1))
@@ -188,7 +184,9 @@ def _sizes_to_visit(sizes: Sequence[int] | None, num_features: int) -> Int[Tenso
 
 @checked
 def size_scores(
-    model: ConditionalModel, x: Data, mask: Bool[Tensor, "L P D"]
+    model: ConditionalModel,
+    x: Data,
+    mask: Annotated[Bool[Tensor, "L P D"], each_masks_something],
 ) -> Float[Tensor, "L P"]:
     """Score of every given mask, mean over the data; one batch for the whole curve.
 
@@ -204,11 +202,6 @@ def size_scores(
     >>> size_scores(HMM.cyclic(num_features=4), torch.zeros(3, 4).long(), mask).shape
     torch.Size([1, 6])
     """
-    require_mask(mask)
-    return _size_scores(model, x, mask)
-
-
-def _size_scores(model: ConditionalModel, x: Tensor, mask: Tensor) -> Tensor:
     flat_mask = mask.flatten(0, 1)
     log_conditional = model.mean_log_conditional(x, flat_mask)
     return scores._mask_score(log_conditional, flat_mask).view(mask.shape[:2])

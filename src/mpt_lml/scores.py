@@ -4,13 +4,13 @@ A mask hides the set A of M coordinates of a datum x; R is the rest, which is ob
 """
 
 import math
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mpt_lml.checks import Count, check, checked, require_mask
+from mpt_lml.checks import Count, check, checked, each_masks_something
 
 __all__ = ["mask_score", "mean_by_size"]
 
@@ -21,7 +21,8 @@ _MASK = Bool[Tensor, "... D"]
 
 @checked(finite=False)
 def mask_score(
-    log_conditional: Float[Tensor, "P ..."], mask: Bool[Tensor, "P ..."]
+    log_conditional: Float[Tensor, "P ..."],
+    mask: Annotated[Bool[Tensor, "P ..."], each_masks_something],
 ) -> Float[Tensor, "P ..."]:
     """(1/M) Σ_{j∈A} log p(x_j | x_R), the score of a mask A.
 
@@ -40,7 +41,6 @@ def mask_score(
     >>> mask_score(torch.tensor([[-1.0, -3.0, 0.0]]), torch.tensor([[True, True, False]]))
     tensor([-2.])
     """
-    require_mask(mask)
     if log_conditional.ndim > mask.ndim:
         mask = mask[..., None, :]
     # Only here do both have the same number of axes, so that their shapes can be compared. The
@@ -78,10 +78,6 @@ def mean_by_size(
     """
     if sizes.min() < 0 or sizes.max() > num_features:
         raise ValueError(f"sizes must lie in 0..{num_features}, got {sizes.tolist()}.")
-    return _mean_by_size(values, sizes, num_features)
-
-
-def _mean_by_size(values: Tensor, sizes: Tensor, num_features: int) -> Tensor:
     zeros = values.new_zeros(num_features + 1, *values.shape[1:])
     totals = zeros.index_add(0, sizes, values)
     counts = torch.bincount(sizes, minlength=num_features + 1)

@@ -131,6 +131,6 @@ def _moments_by_size(
     else:
         square = scores._mask_score(values.square(), subset)
     sizes = subset.sum(dim=1)
-    first = scores._mean_by_size(mean, sizes, num_features)[1:]
-    second = scores._mean_by_size(square, sizes, num_features)[1:]
+    first = scores.mean_by_size(mean, sizes, num_features)[1:]
+    second = scores.mean_by_size(square, sizes, num_features)[1:]
     return first, second

@@ -1,11 +1,13 @@
 """Objectives of Bernoulli PCA: on a grid, and the ELBO with a linear encoder."""
 
+from typing import Annotated
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mpt_lml import grids
-from mpt_lml.checks import check, checked, require_binary, require_mask
+from mpt_lml.checks import check, checked, each_masks_something, require_binary
 from mpt_lml.grids import BernoulliMixture
 from mpt_lml.numerics import full_precision, log_likelihood, softplus
 from mpt_lml.objectives.bounds import mean_elbo
@@ -20,7 +22,7 @@ def mixture(
     loadings: Float[Tensor, "B D K"],
     offset: Float[Tensor, "B D"],
     x: Float[Tensor, "N D"],
-    mask: Bool[Tensor, "B P D"] | None,
+    mask: Annotated[Bool[Tensor, "B P D"], each_masks_something] | None,
     grid: grids.Grid,
     *,
     block: bool = False,
@@ -61,7 +63,6 @@ def mixture(
         ).to(x)
     values = []
     for (w, b), masks_of_run in zip(runs, mask, strict=True):
-        require_mask(masks_of_run)
         model = BernoulliMixture.of(grid, w, b)
         parts = zip(x.tensor_split(len(masks_of_run)), masks_of_run, strict=True)
         totals = [_mixture_score(model, part, hidden, block).sum() for part, hidden in parts]

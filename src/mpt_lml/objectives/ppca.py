@@ -1,5 +1,7 @@
 """Objectives of probabilistic PCA: everything they need of the data is one second moment."""
 
+from typing import Annotated
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -7,7 +9,7 @@ from torch import Tensor
 from mpt_lml import masks, scores
 from mpt_lml.checks import (
     checked,
-    require_mask,
+    each_masks_something,
     require_second_moment,
     require_symmetric_moment,
 )
@@ -18,7 +20,7 @@ from mpt_lml.numerics import full_precision
 _Loadings = Float[Tensor, "*B D k"]
 _NoiseVariance = Float[Tensor, "..."]
 _Moment = Float[Tensor, "*#B D D"]
-_MasksOfEachRun = Bool[Tensor, "*#B P D"]
+_MasksOfEachRun = Annotated[Bool[Tensor, "*#B P D"], each_masks_something]
 
 
 @checked
@@ -96,13 +98,6 @@ def mask_scores(
     tensor([-1.4189, -1.4189])
     """
     require_symmetric_moment("moment", moment)
-    require_mask(mask)
-    return _mask_scores(loadings, noise_variance, moment, mask)
-
-
-def _mask_scores(
-    loadings: Tensor, noise_variance: Tensor, moment: Tensor, mask: Tensor
-) -> Float[Tensor, "*B P"]:
     posterior = LowRankPosterior._of(loadings, noise_variance, ~mask)
     values = posterior.mean_log_conditional(moment)
     return scores._mask_score(values, mask.expand_as(values))
@@ -131,8 +126,7 @@ def sampled(
     tensor(-2.8379)
     """
     require_second_moment("moment", moment)
-    require_mask(mask)
-    return loadings.shape[-2] * _mask_scores(loadings, noise_variance, moment, mask).mean(dim=-1)
+    return loadings.shape[-2] * mask_scores(loadings, noise_variance, moment, mask).mean(dim=-1)
 
 
 @checked(finite=False)
@@ -166,7 +160,7 @@ def exact(
     is_possible = weights > 0
     mask = mask[is_possible].to(loadings.device)
     weights = weights[is_possible].to(loadings)
-    values = _mask_scores(loadings, noise_variance, moment, mask)
+    values = mask_scores(loadings, noise_variance, moment, mask)
     return num_features * (values * weights).sum(dim=-1)
 
 
@@ -193,5 +187,5 @@ def curve(
     """
     require_second_moment("moment", moment)
     mask = masks.subsets(loadings.shape[-2], instead="objectives.sampled")[1:].to(loadings.device)
-    values = _mask_scores(loadings, noise_variance, moment, mask).movedim(-1, 0)
-    return scores._mean_by_size(values, mask.sum(dim=1), mask.shape[1])[1:].movedim(0, -1)
+    values = mask_scores(loadings, noise_variance, moment, mask).movedim(-1, 0)
+    return scores.mean_by_size(values, mask.sum(dim=1), mask.shape[1])[1:].movedim(0, -1)
