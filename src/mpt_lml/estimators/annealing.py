@@ -92,7 +92,7 @@ def ais(
     x = without_inference(x)
 
     def log_likelihood(z: Tensor) -> Tensor:
-        return model._log_joint(x, z) - model._log_prior(z)
+        return model.log_joint(x, z) - model._log_prior(z)
 
     z = from_prior(model, x, None).sample(num_chains, generator=generator)
     chains = _chains_at(log_likelihood, z)

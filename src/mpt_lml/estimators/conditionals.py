@@ -78,7 +78,7 @@ class ImportanceConditional(_EstimatedConditional):
         check(("proposal()", q, GaussianProposal))
         q.require_finite()
         z = q.sample(self.num_samples, generator=self.generator)
-        factors = self.model._log_factors(x, z)
+        factors = self.model.log_factors(x, z)
         require_decoded("log p(x_j | z) at draws from the proposal", factors)
         log_joint = self.model._log_prior(z) + factors.where(~mask, 0.0).sum(dim=-1)
         log_weights = (log_joint - q.log_density(z)).log_softmax(dim=0)
@@ -127,17 +127,17 @@ class GibbsConditional(_EstimatedConditional):
 
     @torch.no_grad()
     def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
-        start = self.model._decode(x.new_zeros(1, self.model.latent_dim))
+        start = self.model.decode(x.new_zeros(1, self.model.latent_dim))
         require_decoded("the decoder's output at z = 0", start)
         filled = torch.where(mask, start, x).expand(self.num_chains, -1, -1)
         z = None
         log_factors = []
         for step in range(self.num_steps):
             z = self._next_latent(filled, z)
-            drawn = self.model._sample_given(z, self.generator)
+            drawn = self.model.sample_given(z, generator=self.generator)
             filled = torch.where(mask, drawn, x)
             if step >= self.num_steps // 2:
-                log_factors.append(self.model._log_factors(x, z))
+                log_factors.append(self.model.log_factors(x, z))
         factors = torch.stack(log_factors).flatten(0, 1)
         require_decoded("log p(x_j | z) along the chain", factors)
         return factors.logsumexp(dim=0) - math.log(len(factors))
@@ -146,7 +146,7 @@ class GibbsConditional(_EstimatedConditional):
         self, filled: Float[Tensor, "C N D"], z: Float[Tensor, "C N K"] | None
     ) -> Float[Tensor, "C N K"]:
         """The next z: the encoder's, or the old one where that is rejected."""
-        mean, variance = self.model._encode(filled)
+        mean, variance = self.model.encode(filled)
         require_encoded(mean, variance)
         noise = draw_normal(mean.shape, generator=self.generator, like=mean)
         proposed = mean + variance.sqrt() * noise
@@ -156,7 +156,7 @@ class GibbsConditional(_EstimatedConditional):
         def log_weight(latent: Tensor) -> Tensor:
             """log p(x, z) − log q(z | x) but for a constant, (C, N)."""
             square = (latent - mean).square() / variance
-            log_joint = self.model._log_joint(filled.flatten(0, 1), latent.flatten(0, 1))
+            log_joint = self.model.log_joint(filled.flatten(0, 1), latent.flatten(0, 1))
             return log_joint.view(latent.shape[:2]) + 0.5 * square.sum(dim=-1)
 
         log_ratio = log_weight(proposed) - log_weight(z)

@@ -162,10 +162,10 @@ def from_encoder(model: LatentVariableModel, x: Data, observed: Observed) -> Gau
     if not isinstance(model, VAE):
         raise TypeError(f"{type(model).__name__} has no encoder; use at_mode or from_prior.")
     if observed is not None:
-        fill = model._decode(x.new_zeros(1, model.latent_dim)).detach()
+        fill = model.decode(x.new_zeros(1, model.latent_dim)).detach()
         require_decoded("the decoder's output at z = 0", fill)
         x = torch.where(observed, x, fill)
-    mean, variance = model._encode(x)
+    mean, variance = model.encode(x)
     require_encoded(mean, variance)
     return GaussianProposal(mean, torch.diag_embed(variance.sqrt()))
 
@@ -203,7 +203,7 @@ def at_mode(model: LatentVariableModel, x: Data, observed: Observed) -> Gaussian
     x = without_inference(x)
     observed = None if observed is None else without_inference(observed)
     start = _start_of_search(model, x, observed)
-    log_joint = partial(model._log_joint, x, observed=observed)
+    log_joint = partial(model.log_joint, x, observed=observed)
     mode, precision = grids.find_modes(log_joint, start, tolerance=1e-4, accepted=0.1)
     factor = torch.linalg.inv(torch.linalg.cholesky(precision)).mT
     return GaussianProposal(mode, _WIDER * factor, prior_share=_PRIOR_SHARE)
@@ -215,12 +215,12 @@ def _start_of_search(
 ) -> Float[Tensor, "N K"]:
     """z = 0 or the encoder's mean, whichever is more probable."""
     origin = x.new_zeros(len(x), model.latent_dim)
-    log_joint_at_origin = model._log_joint(x, origin, observed)
+    log_joint_at_origin = model.log_joint(x, origin, observed)
     require_decoded("log p(x, z) at z = 0", log_joint_at_origin)
     if not isinstance(model, VAE):
         return origin
     mean = from_encoder(model, x, observed).mean
-    is_better = model._log_joint(x, mean, observed) > log_joint_at_origin
+    is_better = model.log_joint(x, mean, observed) > log_joint_at_origin
     return torch.where(is_better[:, None], mean, origin)
 
 
@@ -299,7 +299,7 @@ def log_weights(
     parts = []
     for rows in chunks(num_samples, x.element_size() * x.numel() * 6):
         z = proposal.sample(rows.stop - rows.start, generator=generator)
-        log_joint = model._log_joint(x, z)
+        log_joint = model.log_joint(x, z)
         require_decoded("log p(x, z) at draws from the proposal", log_joint)
         parts.append(log_joint - proposal.log_density(z))
     return torch.cat(parts)

@@ -87,7 +87,7 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
         return z @ self.loadings.T + self.offset
 
     def _sample(self, n: int, generator: torch.Generator) -> Tensor:
-        return self._sample_given(self.grid.sample(n, generator=generator), generator)
+        return self.sample_given(self.grid.sample(n, generator=generator), generator=generator)
 
     @checked
     def posterior_weights(self, x: Data, observed: Bool[Tensor, "P D"]) -> Float[Tensor, "P N G"]:
@@ -143,7 +143,7 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
         origin = wide_x.new_zeros(len(x), self.latent_dim)
         values = []
         for rows in chunks(len(x), bytes_of_a_datum, CACHE_BYTES):
-            log_joint = partial(wide._log_joint, wide_x[rows])
+            log_joint = partial(wide.log_joint, wide_x[rows])
             values.append(grids.log_integral(log_joint, origin[rows], nodes_per_axis, extent))
         return torch.cat(values).to(x)
 
@@ -225,7 +225,7 @@ class GridConditional(TractableModel):
         nodes = self.grid.sample(n, generator=generator)
         if self.model._weight is not None:
             nodes = nodes.to(self.model._weight)
-        return self.model._sample_given(nodes, generator)
+        return self.model.sample_given(nodes, generator=generator)
 
     def _log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
         values = []
@@ -257,7 +257,7 @@ class GridConditional(TractableModel):
         bytes_of_a_datum = x.element_size() * len(self.grid) * self.num_features
         # About four arrays of that size are made; two of them are in use at a time.
         for rows in chunks(len(x), 2 * bytes_of_a_datum, CACHE_BYTES):
-            factors = self.model._log_table(x[rows], nodes)
+            factors = self.model.log_table(x[rows], nodes)
             if not factors.detach().sum().isfinite():  # one pass, where all is well
                 _require_finite("log p(x_d | z_g)", factors)
                 _require_finite("log p(x | z_g)", double(factors).abs().sum(dim=-1))

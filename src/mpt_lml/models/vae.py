@@ -69,9 +69,6 @@ class LatentVariableModel(ABC):
         Returns:
             Probabilities or Gaussian means, (..., D).
         """
-        return self._decode(z)
-
-    def _decode(self, z: Tensor) -> Tensor:
         output = self._decoded(z)
         return output.sigmoid() if self.noise_variance is None else output
 
@@ -89,9 +86,6 @@ class LatentVariableModel(ABC):
         Raises:
             ValueError: for data that the model cannot have made, or another number of them than of z.
         """
-        return self._log_factors(x, z)
-
-    def _log_factors(self, x: Tensor, z: Tensor) -> Tensor:
         self._require_one_for_each(x, z)
         return log_likelihood(x, self._decoded(z), self.noise_variance)
 
@@ -111,9 +105,6 @@ class LatentVariableModel(ABC):
         Raises:
             ValueError: for a decoder that is not finite at a node.
         """
-        return self._log_table(x, nodes)
-
-    def _log_table(self, x: Tensor, nodes: Tensor) -> Tensor:
         output = self._decoded(nodes)
         is_wrong = ~output.detach().isfinite()
         require_entries(
@@ -138,10 +129,7 @@ class LatentVariableModel(ABC):
         Returns:
             Data, (..., D).
         """
-        return self._sample_given(z, generator)
-
-    def _sample_given(self, z: Tensor, generator: torch.Generator) -> Tensor:
-        mean = self._decode(z)
+        mean = self.decode(z)
         if self.noise_variance is None:
             uniform = draw_uniform(mean.shape, generator=generator, like=mean)
             return (uniform < mean).to(mean)
@@ -179,10 +167,7 @@ class LatentVariableModel(ABC):
         Raises:
             ValueError: for data that the model cannot have made, or shapes that do not fit.
         """
-        return self._log_joint(x, z, observed)
-
-    def _log_joint(self, x: Tensor, z: Tensor, observed: Tensor | None = None) -> Tensor:
-        factors = self._log_factors(x, z)
+        factors = self.log_factors(x, z)
         if observed is not None:
             _require_broadcast("observed", observed, factors.shape)
             factors = factors.where(observed, 0.0)
@@ -265,9 +250,6 @@ class VAE(LatentVariableModel):
             TypeError: for an encoder that returns no mean and log-variance.
             ValueError: where they are of another shape.
         """
-        return self._encode(x)
-
-    def _encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
         output = self.encoder(x)
         if not isinstance(output, tuple | list) or len(output) != 2:
             raise TypeError(f"encoder must return a mean and a log-variance, got {output!r}.")
