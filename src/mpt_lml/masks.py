@@ -175,16 +175,29 @@ class SizeLaw(ABC):
         """
         require_memory(f"{num_masks} masks", 8 * num_masks, "fewer at a time")
         shift = torch.rand(1, generator=generator, dtype=torch.float64)
-        return self._sizes_at(_quantiles(num_masks, shift), num_features)
+        return self.sizes_at(quantiles(num_masks, shift), num_features)
 
-    def _sizes_at(self, quantile: Tensor, num_features: int) -> Tensor:
+    @checked
+    def sizes_at(self, quantile: Float[Tensor, "..."], num_features: Count) -> Int[Tensor, "..."]:
+        """The size M at each quantile of the law.
+
+        Args:
+            quantile: numbers in [0, 1), of any shape.
+            num_features: D.
+
+        Returns:
+            Sizes in 1..D, of the shape of ``quantile``.
+
+        >>> UniformSize().sizes_at(torch.tensor([0.0, 0.4, 0.5]), 2).tolist()
+        [1, 1, 2]
+        """
         # The last partial sum may round below 1; no quantile may fall behind it. A quantile on a bound
         # belongs to the next size: they lie in [0, 1), and 0 may be drawn.
         bounds = self.probabilities(num_features).cumsum(0)[:-1]
         return torch.bucketize(quantile, bounds, right=True) + 1
 
 
-def _quantiles(num_masks: int, shift: Float[Tensor, "*B 1"]) -> Float[Tensor, "*B P"]:
+def quantiles(num_masks: int, shift: Float[Tensor, "*B 1"]) -> Float[Tensor, "*B P"]:
     """P numbers in [0, 1): one in each of P equal parts, at the same place of all."""
     return (torch.arange(num_masks, dtype=torch.float64) + shift) / num_masks
 
@@ -412,9 +425,9 @@ def stratified_masks(
     num_draws = 1 + num_masks * num_features  # the shift of the sizes, then an order for each mask
     draws = [torch.rand(num_draws, generator=g, dtype=torch.float64) for g in generators]
     shift, values = torch.stack(draws).tensor_split([1], dim=1)
-    quantiles = _quantiles(num_masks, shift)  # (generators, P)
+    quantile = quantiles(num_masks, shift)  # (generators, P)
     ranks = ranks_of(values.view(len(generators), num_masks, num_features))
-    sizes = torch.stack([size_law._sizes_at(quantiles, num_features) for size_law in laws])
+    sizes = torch.stack([size_law.sizes_at(quantile, num_features) for size_law in laws])
     mask = from_ranks(ranks, sizes)  # (laws, generators, P, D)
     if isinstance(generator, Generator):
         mask = mask.squeeze(1)

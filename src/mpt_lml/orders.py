@@ -128,13 +128,14 @@ def log_probability(model: ConditionalModel, x: Data, ranks: Ranks) -> Float[Ten
     num_steps = int(ranks.max()) + 1
     parts = []
     for rows in chunks(len(ranks), 8 * 2 * num_steps * x.shape[0] * model.num_features):
-        parts.append(_log_probability(model, x, ranks[rows], num_steps))
+        parts.append(_sum_along_orders(model, x, ranks[rows], num_steps))
     return torch.cat(parts)
 
 
-def _log_probability(
+def _sum_along_orders(
     model: ConditionalModel, x: Tensor, ranks: Int[Tensor, "S D"], num_steps: int
 ) -> Float[Tensor, "S N"]:
+    """Sum the log-conditionals along orders that fit the memory together."""
     # One row for each order and each of its steps; equal masks, such as the first of all orders, are
     # asked for once.
     step = torch.arange(num_steps, device=ranks.device)[:, None]
@@ -440,11 +441,12 @@ def adaptive(model: ConditionalModel, x: Data, rule: Callable) -> AdaptiveOrder:
         num_values = model.log_values(x[:1], everything).shape[-1]
     # The answer, a copy of it without what is shown, and the rule's own.
     bytes_of_a_text = 3 * 8 * model.num_features * num_values
-    parts = [_adaptive(model, x[rows], rule) for rows in chunks(len(x), bytes_of_a_text)]
+    parts = [_follow_rule(model, x[rows], rule) for rows in chunks(len(x), bytes_of_a_text)]
     return AdaptiveOrder(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
 
-def _adaptive(model: ConditionalModel, x: Tensor, rule: Callable) -> AdaptiveOrder:
+def _follow_rule(model: ConditionalModel, x: Tensor, rule: Callable) -> AdaptiveOrder:
+    """Show the coordinates of texts that fit the memory together, as the rule chooses."""
     mask = torch.ones_like(x, dtype=torch.bool)
     ranks = torch.zeros_like(x)
     terms = []

@@ -226,6 +226,7 @@ def mask_calls() -> list[Call]:
     ):
         calls.append(valid(law.sample, 2, 3, generator=at()))
         calls.append(valid(law.stratified, 2, 3, generator=at()))
+        calls.append(valid(law.sizes_at, torch.tensor([[0.0], [0.9]]), 3))
         calls.append(valid(law.probabilities, 3))
     return calls
 

@@ -202,15 +202,10 @@ class GaussianFamily:
             (..., P, Q).
         """
         others = forms if others is None else others
-        return self._products(double(forms), double(others)).to(forms)
-
-    def _products(
-        self, forms: Float[Tensor, "*S P D D"], others: Float[Tensor, "*#S Q D D"]
-    ) -> Float[Tensor, "*S P Q"]:
-        """2 tr(F Σ F' Σ) of all pairs, in double precision."""
         covariance = double(self.covariance)
-        product = (forms @ covariance).flatten(-2)
-        return 2.0 * product @ (covariance @ others).flatten(-2).mT
+        left = (double(forms) @ covariance).flatten(-2)
+        right = (covariance @ double(others)).flatten(-2)
+        return (2.0 * left @ right.mT).to(forms)
 
     def _rounding(self) -> float:
         """Bound of the error of H and of the roots of J from rounding Σ and ∂Σ to double precision.

@@ -247,8 +247,8 @@ def drawn(
 def masks_from(draws: Draws, law: SizeLaw, device: torch.device) -> Bool[Tensor, "*B P D"]:
     """The masks of ``masks.stratified_masks``; ranked on the device, where it is fast."""
     num_masks, num_features = draws["order"].shape[-2:]
-    quantiles = masks._quantiles(num_masks, draws["shift"])
-    sizes = _to(law._sizes_at(quantiles, num_features), device)
+    quantile = masks.quantiles(num_masks, draws["shift"])
+    sizes = _to(law.sizes_at(quantile, num_features), device)
     return masks.from_ranks(masks.ranks_of(_to(draws["order"], device)), sizes)
 
 

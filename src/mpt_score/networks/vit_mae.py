@@ -155,7 +155,7 @@ class ViTMAE(ConditionalModel):
         require_pairs(x, mask)
 
         def predict_batch(x: Tensor, mask: Tensor) -> Tensor:
-            return to_device_of(x, self._predict(x, mask))
+            return to_device_of(x, self._predict_on_device(x, mask))
 
         return self._in_batches(predict_batch, x, mask)
 
@@ -197,13 +197,13 @@ class ViTMAE(ConditionalModel):
         Yields:
             Masks (N, D), and residuals (N, D, d), which are 0 where not masked.
         """
-        pairs = self._residuals(x, sizes, generator)
+        pairs = self._residuals_on_device(x, sizes, generator)
         return ((mask.to(x.device), to_device_of(x, residual)) for mask, residual in pairs)
 
-    def _residuals(
+    def _residuals_on_device(
         self, x: Tensor, sizes: Sequence[int] | None, generator: torch.Generator
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """The same, where the network is."""
+        """The pairs of :meth:`residuals` on the device of the network."""
         count = self.num_features
         if sizes is None:
             sizes = range(1, count + 1)
@@ -219,7 +219,7 @@ class ViTMAE(ConditionalModel):
             mask = masks.sample_masks(len(x), self.num_features, size, generator=generator)
             mask = mask.to(self.device)
             with torch.no_grad():
-                prediction = self._in_batches(self._predict, x, mask)
+                prediction = self._in_batches(self._predict_on_device, x, mask)
                 residual = (patches - prediction) * mask[:, :, None]
             yield mask, residual
 
@@ -235,7 +235,7 @@ class ViTMAE(ConditionalModel):
             sizes: numbers of masked patches, L of them; 1..D where none are named.
         """
         errors = []
-        for mask, residual in self._residuals(x, sizes, generator):
+        for mask, residual in self._residuals_on_device(x, sizes, generator):
             errors.append(scores.mask_score(residual.square().mean(dim=-1), mask))
         return to_device_of(x, torch.stack(errors))
 
@@ -254,7 +254,7 @@ class ViTMAE(ConditionalModel):
             Nats a patch, (L, N).
         """
         values = []
-        for mask, residual in self._residuals(x, sizes, generator):
+        for mask, residual in self._residuals_on_device(x, sizes, generator):
             values.append(scores.mask_score(self._density(mask, residual), mask))
         return to_device_of(x, torch.stack(values))
 
@@ -359,7 +359,7 @@ class ViTMAE(ConditionalModel):
     def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
         patches = self.network.patchify(self._moved(x))
         mask = mask.to(self.device)
-        return to_device_of(x, self._density(mask, patches - self._predict(x, mask)))
+        return to_device_of(x, self._density(mask, patches - self._predict_on_device(x, mask)))
 
     def _log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
         # One mask at a time: images are large.
@@ -381,7 +381,7 @@ class ViTMAE(ConditionalModel):
             )
         return x.to(self.device)
 
-    def _predict(self, x: Tensor, mask: Tensor) -> Tensor:
+    def _predict_on_device(self, x: Tensor, mask: Tensor) -> Tensor:
         """Pixels of all patches, (B, D, d), where the network is and in the precision of the images."""
         x = self._moved(x)
         mask = mask.to(self.device)
