@@ -91,8 +91,10 @@ def ais(
     require_enumerable("the temperatures", num_temperatures, "fewer num_temperatures")
     x = without_inference(x)
 
+    log_joint = model._log_joint_with(x)
+
     def log_likelihood(z: Tensor) -> Tensor:
-        return model.log_joint(x, z) - model._log_prior(z)
+        return log_joint(z) - model._log_prior(z)
 
     z = from_prior(model, x, None).sample(num_chains, generator=generator)
     chains = _chains_at(log_likelihood, z)

@@ -153,11 +153,12 @@ class GibbsConditional(_EstimatedConditional):
         if not self.corrected or z is None:
             return proposed
 
+        log_joint = self.model._log_joint_with(filled.flatten(0, 1))
+
         def log_weight(latent: Tensor) -> Tensor:
             """log p(x, z) − log q(z | x) but for a constant, (C, N)."""
             square = (latent - mean).square() / variance
-            log_joint = self.model.log_joint(filled.flatten(0, 1), latent.flatten(0, 1))
-            return log_joint.view(latent.shape[:2]) + 0.5 * square.sum(dim=-1)
+            return log_joint(latent.flatten(0, 1)).view(square.shape[:2]) + 0.5 * square.sum(dim=-1)
 
         log_ratio = log_weight(proposed) - log_weight(z)
         uniform = draw_uniform(log_ratio.shape, generator=self.generator, like=log_ratio)

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated
 
 import torch
@@ -203,7 +202,7 @@ def at_mode(model: LatentVariableModel, x: Data, observed: Observed) -> Gaussian
     x = without_inference(x)
     observed = None if observed is None else without_inference(observed)
     start = _start_of_search(model, x, observed)
-    log_joint = partial(model.log_joint, x, observed=observed)
+    log_joint = model._log_joint_with(x, observed)
     mode, precision = grids.find_modes(log_joint, start, tolerance=1e-4, accepted=0.1)
     factor = torch.linalg.inv(torch.linalg.cholesky(precision)).mT
     return GaussianProposal(mode, _WIDER * factor, prior_share=_PRIOR_SHARE)

@@ -1,7 +1,6 @@
 """Latent-variable models with their prior on a grid: finite mixtures, exact in every conditional."""
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Annotated, final
 
 import torch
@@ -143,7 +142,7 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
         origin = wide_x.new_zeros(len(x), self.latent_dim)
         values = []
         for rows in chunks(len(x), bytes_of_a_datum, CACHE_BYTES):
-            log_joint = partial(wide.log_joint, wide_x[rows])
+            log_joint = wide._log_joint_with(wide_x[rows])
             values.append(grids.log_integral(log_joint, origin[rows], nodes_per_axis, extent))
         return torch.cat(values).to(x)
 

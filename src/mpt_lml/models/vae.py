@@ -167,11 +167,22 @@ class LatentVariableModel(ABC):
         Raises:
             ValueError: for data that the model cannot have made, or shapes that do not fit.
         """
-        factors = self.log_factors(x, z)
-        if observed is not None:
-            _require_broadcast("observed", observed, factors.shape)
-            factors = factors.where(observed, 0.0)
-        return self._log_prior(z) + factors.sum(dim=-1)
+        return self._log_joint_with(x, observed)(z)
+
+    def _log_joint_with(
+        self, x: Tensor, observed: Tensor | None = None
+    ) -> Callable[[Tensor], Tensor]:
+        """:meth:`log_joint` as a function of z, for searches and chains, whose data are checked once."""
+
+        def log_joint(z: Tensor) -> Tensor:
+            self._require_one_for_each(x, z)
+            factors = log_likelihood(x, self._decoded(z), self.noise_variance)
+            if observed is not None:
+                _require_broadcast("observed", observed, factors.shape)
+                factors = factors.where(observed, 0.0)
+            return self._log_prior(z) + factors.sum(dim=-1)
+
+        return log_joint
 
     def _require_one_for_each(self, x: Tensor, z: Tensor) -> None:
         """Check that there is one z for each datum, in its precision: a single one would be broadcast."""
