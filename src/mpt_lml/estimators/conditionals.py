@@ -18,7 +18,7 @@ from mpt_lml.estimators.latent import (
 )
 from mpt_lml.models.base import ConditionalModel
 from mpt_lml.models.vae import VAE, LatentVariableModel
-from mpt_lml.numerics import draw_normal, draw_uniform
+from mpt_lml.numerics import draw_normal, draw_uniform, log_likelihood
 
 
 class _EstimatedConditional(ConditionalModel):
@@ -137,7 +137,8 @@ class GibbsConditional(_EstimatedConditional):
             drawn = self.model.sample_given(z, generator=self.generator)
             filled = torch.where(mask, drawn, x)
             if step >= self.num_steps // 2:
-                log_factors.append(self.model.log_factors(x, z))
+                output = self.model._decoded(z)
+                log_factors.append(log_likelihood(x, output, self.model.noise_variance))
         factors = torch.stack(log_factors).flatten(0, 1)
         require_decoded("log p(x_j | z) along the chain", factors)
         return factors.logsumexp(dim=0) - math.log(len(factors))
