@@ -164,7 +164,7 @@ def _checked_function(function: Callable, finite: bool, owner: type | None) -> C
         return _rules_of(function, owner)
 
     @functools.wraps(function)
-    def at_the_edge(*args: Any, **kwargs: Any) -> Any:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
         given = dict(zip(names, args, strict=False))
         if kwargs:
             given.update(kwargs)
@@ -182,8 +182,6 @@ def _checked_function(function: Callable, finite: bool, owner: type | None) -> C
                 positional[place] = moved.pop(name, args[place])
             return function(*positional, **(kwargs | moved))
         except RuntimeError as error:
-            if str(error).startswith("vmap:"):
-                _refuse_vmap(given)
             if _MEMORY_ENDS.search(str(error)):
                 name = function.__qualname__.removesuffix(".__init__")
                 raise MemoryError(
@@ -191,21 +189,7 @@ def _checked_function(function: Callable, finite: bool, owner: type | None) -> C
                 ) from error
             raise
 
-    return at_the_edge
-
-
-def _refuse_vmap(given: Mapping[str, Any]) -> None:
-    """Say which argument is inside ``torch.vmap``, where a number cannot be read."""
-    for name, value in given.items():
-        if isinstance(value, Tensor):
-            try:
-                value.sum().item()
-            except RuntimeError:
-                raise TypeError(
-                    f"{name} is inside torch.vmap, which hides the numbers that are checked here. Leave "
-                    "vmap out and give the batch as a leading axis, where a shape in the documentation "
-                    "has one."
-                ) from None
+    return wrapper
 
 
 def _rules_of(function: Callable, owner: type | None) -> dict[str, "_Rule"]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_lml import PPCA, FromFunction, curves, masks, objectives
+from mpt_lml import masks
 from mpt_lml.checks import Count, check, checked
 
 pytestmark = pytest.mark.bad_input
@@ -78,36 +76,6 @@ def test_the_first_choice_of_two_leaves_no_sizes_behind() -> None:
     """What does not fit "N N" has told no N."""
     either = Float[Tensor, "N N"] | Float[Tensor, "M N"]
     check(("x", torch.zeros(2, 3), either), ("y", torch.zeros(3), Float[Tensor, " N"]))
-
-
-PPCA_OF_TWO = PPCA(torch.ones(2, 1), 0.2)
-
-
-@pytest.mark.parametrize(
-    ("name", "call"),
-    [
-        ("x", lambda x: PPCA_OF_TWO.log_marginal(x)),  # read at the door
-        ("x", lambda x: PPCA_OF_TWO.log_each(x=x, mask=torch.ones(3, 2).bool())),
-        ("mask", lambda x: PPCA_OF_TWO.log_each(torch.zeros(3, 2), x > 0)),
-        ("loadings", lambda x: objectives.log_marginal(x, torch.tensor(0.2), torch.eye(3))),
-    ],
-)
-def test_what_is_inside_vmap_is_named(name: str, call: Callable[[Tensor], Tensor]) -> None:
-    x = torch.zeros(4, 3, 2)
-    with pytest.raises(TypeError, match=rf"^{name} is inside torch\.vmap.* leading axis"):
-        torch.vmap(call)(x)
-
-
-def test_what_reads_no_number_can_be_mapped() -> None:
-    values = torch.arange(24.0).view(4, 3, 2)
-    expected = torch.stack([curves.running_area(value) for value in values])
-    assert torch.equal(torch.vmap(curves.running_area)(values), expected)
-
-
-def test_an_error_inside_somebody_elses_vmap_is_told_as_it_is() -> None:
-    coins = FromFunction(lambda x, mask: torch.vmap(lambda row: row.item())(x[:, 0]), 2)
-    with pytest.raises(RuntimeError, match="^vmap: .*item"):
-        coins.log_each(torch.zeros(3, 2).long(), torch.ones(3, 2).bool())
 
 
 @pytest.mark.bad_input

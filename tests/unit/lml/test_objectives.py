@@ -182,11 +182,6 @@ class TestRefused:
                 with pytest.raises(ValueError, match=r"0 or 1 .* x\[1, 1\] is"):
                     call(other)
 
-    def test_vmap(self) -> None:
-        value = torch.vmap(lambda w: objectives.log_marginal(w, NOISE, torch.eye(6).double()))
-        with pytest.raises(TypeError, match=r"loadings is inside torch\.vmap.* leading axis"):
-            value(batch())
-
 
 @pytest.mark.parametrize("block", [False, True])
 @pytest.mark.parametrize(("num_data", "num_masks"), [(7, 3), (8, 5), (3, 5)])
