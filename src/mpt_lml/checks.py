@@ -60,7 +60,7 @@ from numbers import Real
 from typing import Annotated, Any, Literal, ParamSpec, TypeVar, Union, overload
 
 import torch
-from jaxtyping import AbstractArray, Int
+from jaxtyping import AbstractArray
 from torch import Tensor
 
 _T = TypeVar("_T")
@@ -591,14 +591,6 @@ def _shapes(tensors: Mapping[str, Tensor]) -> str:
 # -- checks that are called by name -----------------------------------------------------------------
 
 
-def each_masks_something(name: str, mask: Tensor) -> None:
-    """Check that each row of ``mask`` (..., D) hides something; for ``Annotated``."""
-    hides_nothing = mask.sum(dim=-1) == 0
-    if hides_nothing.any():
-        place = hides_nothing.nonzero()[0].tolist() or ""  # a single mask has no row number
-        raise ValueError(f"{name}{place} masks nothing: one True at least is needed.")
-
-
 _FLOATS = (torch.float32, torch.float64)
 
 
@@ -687,61 +679,6 @@ def rounded_to_single(dtype: torch.dtype, error: float) -> str:
     if dtype != torch.float64 or error > _ROUNDING_OF_SINGLE:
         return ""
     return " The numbers look rounded to single precision: make them with dtype=torch.float64."
-
-
-def require_second_moment(name: str, moment: Tensor) -> None:
-    """Check that ``moment`` (..., D, D) can be the mean of x xᵀ: symmetric, no negative eigenvalue.
-
-    Both hold up to a millionth of the trace, so that moments rounded to single precision pass.
-    """
-    moment = moment.detach()
-    require_finite(name, moment)
-    require_symmetric_moment(name, moment)
-    trace = _trace(moment)
-    identity = torch.eye(moment.shape[-1]).to(moment)
-    least_pivot = torch.finfo(moment.dtype).tiny  # where all data are 0
-    shifted = moment + (1e-6 * trace + least_pivot) * identity
-    if torch.linalg.cholesky_ex(shifted).info.any():  # far cheaper than eigenvalues, if D is large
-        raise ValueError(
-            f"{_second_moment(name)} has the eigenvalue {torch.linalg.eigvalsh(moment).min():.4g}. "
-            "objectives.second_moment(x) makes one."
-        )
-
-
-def require_symmetric_moment(name: str, moment: Tensor) -> None:
-    """The part of :func:`require_second_moment` that costs nothing; what is not finite passes."""
-    moment = moment.detach()
-    skew = (moment - moment.mT).abs()
-    if (skew > 1e-6 * _trace(moment).abs()).any():
-        raise ValueError(
-            f"{_second_moment(name)} and its transpose differ by {skew.max():.4g}. "
-            "objectives.second_moment(x) makes one."
-        )
-
-
-def _trace(moment: Tensor) -> Tensor:
-    return moment.diagonal(dim1=-2, dim2=-1).sum(dim=-1)[..., None, None]
-
-
-def _second_moment(name: str) -> str:
-    wanted = f"{name} must be a second moment XᵀX/N, symmetric without negative eigenvalues"
-    return f"{wanted}, but {name}"
-
-
-def require_binary(x: Tensor) -> None:
-    """Check that the data ``x`` are zeros and ones."""
-    remedy = (
-        "Binarize with (pixels >= 0.5).to(pixels), or use a Gaussian likelihood (a noise_variance)."
-    )
-    if (x * (x - 1)).any():  # faster than two comparisons: this runs at every training step
-        require_entries("x", x, (x != 0) & (x != 1), "0 or 1 for a Bernoulli likelihood", remedy)
-
-
-def require_ids(
-    name: str, ids: Tensor, count: int, hint: str = "It comes from another tokenizer."
-) -> None:
-    """Check that ``ids`` are 0..``count`` − 1; ``hint`` is a sentence that follows a refusal."""
-    require_entries(name, ids, (ids < 0) | (ids >= count), f"0..{count - 1}", hint)
 
 
 def require_number(name: str, value: Any, legal: str = "(0,inf)", *, hint: str = "") -> None:
@@ -841,40 +778,3 @@ def require_generator(generator: object, name: str = "generator") -> torch.Gener
             f"{generator.device}. {hint}"
         )
     return generator
-
-
-def require_sizes(sizes: Any, num_features: int, *, increase: bool = True) -> list[int]:
-    """``sizes`` as a list, checked: mask sizes within 1..``num_features`` that ``increase``."""
-    sizes = sizes.tolist() if hasattr(sizes, "tolist") else sizes
-    check(("sizes", sizes, Sequence))
-    for size in sizes:
-        require_count("a mask size in sizes", size, 1, num_features)
-    if not sizes or (increase and list(sizes) != sorted(set(sizes))):
-        raise ValueError(f"sizes must be at least one mask size, and increase, got {sizes!r}.")
-    return list(sizes)
-
-
-_VALUES = Int[Tensor, "N D"]
-
-
-def require_values(x: Tensor, sizes: Sequence[int]) -> None:
-    """Check that ``x`` is (N, D) int64 and coordinate j one of 0..V_j − 1, V_j = ``sizes[j]``."""
-    check(("x", x, _VALUES), D=len(sizes))
-    least, largest = x.aminmax()
-    if least >= 0 and largest < min(sizes):
-        return
-    bad = (x < 0) | (x >= torch.tensor(sizes, device=x.device))
-    if bad.any():
-        column = int(bad.nonzero()[0, 1])
-        legal = f"0..{sizes[column] - 1} in column {column}"
-        require_entries("x", x, bad, legal, "Values are counted from 0.")
-
-
-def require_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
-    """``seeds`` as a tuple, checked: each one that torch takes, and no two alike."""
-    check(("seeds", seeds, Sequence))
-    for seed in seeds:
-        require_count("a seed", seed, 0, 2**63 - 1)
-    if len(set(seeds)) < len(seeds):
-        raise ValueError(f"seeds must differ, got {tuple(seeds)}: one twice is no replicate.")
-    return tuple(seeds)

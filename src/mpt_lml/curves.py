@@ -17,7 +17,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mpt_lml import masks, scores
-from mpt_lml.checks import Count, Data, checked, each_masks_something, require_sizes
+from mpt_lml.checks import Count, Data, checked
+from mpt_lml.masks import each_masks_something, require_sizes
 from mpt_lml.models.base import ConditionalModel, TractableModel
 from mpt_lml.results import MaskCurve, trapezoid_weights
 from mpt_lml.verdicts import mean_and_error

@@ -16,7 +16,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mpt_lml.checks import check, checked, each_masks_something
+from mpt_lml.checks import check, checked
+from mpt_lml.masks import each_masks_something
 from mpt_lml.numerics import LOG_2PI, double, log_normal, split, to_host
 
 __all__ = [

@@ -8,7 +8,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
@@ -18,6 +18,7 @@ from mpt_lml.checks import (
     Count,
     Rate,
     Within,
+    check,
     checked,
     require_count,
     require_log_enumerable,
@@ -461,3 +462,25 @@ def nested_masks(order: Int[Tensor, "*batch D"]) -> Bool[Tensor, "*batch D D"]:
         raise ValueError(f"order must be a permutation of {legal}.")
     ranks = order.argsort(dim=-1)
     return from_ranks(ranks[..., None, :], in_order + 1)
+
+
+# -- checks of masks and of their sizes --------------------------------------------------------------
+
+
+def each_masks_something(name: str, mask: Tensor) -> None:
+    """Check that each row of ``mask`` (..., D) hides something; for ``Annotated``."""
+    hides_nothing = mask.sum(dim=-1) == 0
+    if hides_nothing.any():
+        place = hides_nothing.nonzero()[0].tolist() or ""  # a single mask has no row number
+        raise ValueError(f"{name}{place} masks nothing: one True at least is needed.")
+
+
+def require_sizes(sizes: Any, num_features: int, *, increase: bool = True) -> list[int]:
+    """``sizes`` as a list, checked: mask sizes within 1..``num_features`` that ``increase``."""
+    sizes = sizes.tolist() if hasattr(sizes, "tolist") else sizes
+    check(("sizes", sizes, Sequence))
+    for size in sizes:
+        require_count("a mask size in sizes", size, 1, num_features)
+    if not sizes or (increase and list(sizes) != sorted(set(sizes))):
+        raise ValueError(f"sizes must be at least one mask size, and increase, got {sizes!r}.")
+    return list(sizes)

@@ -18,15 +18,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mpt_lml import masks
-from mpt_lml.checks import (
-    Count,
-    Data,
-    checked,
-    require_log_enumerable,
-    require_memory,
-    require_values,
-)
-from mpt_lml.models.base import ConditionalModel
+from mpt_lml.checks import Count, Data, checked, require_log_enumerable, require_memory
+from mpt_lml.models.base import ConditionalModel, require_values
 from mpt_lml.numerics import chunks, double
 from mpt_lml.scores import OverOrders, over_orders
 

@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mpt_lml.checks import Count, check, checked, each_masks_something
+from mpt_lml.checks import Count, check, checked
+from mpt_lml.masks import each_masks_something
 
 __all__ = ["mask_score", "mean_by_size"]
 

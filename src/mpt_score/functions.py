@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from mpt_lml.checks import require_ids
 from mpt_lml.models.trial import require_normalized, try_log_values
+from mpt_score.networks.kinds import require_ids
 
 _log = logging.getLogger(__name__)
 

@@ -8,12 +8,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mpt_lml.checks import Index, Interval, checked, require_ids
+from mpt_lml.checks import Index, Interval, checked
 from mpt_lml.files import digest
 from mpt_score import networks
 from mpt_score.errors import TextError
 from mpt_score.functions import TokenFunction
 from mpt_score.networks.devices import to_device_of
+from mpt_score.networks.kinds import require_ids
 from mpt_score.tokens import Texts, Tokens, as_list, encode, encode_ids
 
 FUNCTION_BYTES = 2**29

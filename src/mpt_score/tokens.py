@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from mpt_lml.checks import Within, check, checked, require_ids
+from mpt_lml.checks import Within, check, checked
 from mpt_lml.masks import ranks_of
 from mpt_score.errors import TextError
-from mpt_score.networks.kinds import Tokenizer
+from mpt_score.networks.kinds import Tokenizer, require_ids
 
 __all__ = ["Tokens", "encode"]
 

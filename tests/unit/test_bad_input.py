@@ -46,6 +46,7 @@ from mpt_lml.page import glue
 from mpt_lml.results import Estimate, MaskCurve
 from mpt_lml.theory import diffusion, godambe, rates
 from mpt_lml.theory.godambe import GaussianFamily, Godambe
+from mpt_lml.trainings import require_seeds
 from mpt_score import networks, tokens
 from mpt_score.texts import sentences
 from mpt_score.tokens import Tokens, require_texts
@@ -843,4 +844,4 @@ def test_data_that_diverge_are_for_the_fit_to_name() -> None:
 
 
 def test_the_last_seed_of_all_is_one() -> None:
-    assert checks.require_seeds([0, 2**63 - 1]) == (0, 2**63 - 1)
+    assert require_seeds([0, 2**63 - 1]) == (0, 2**63 - 1)

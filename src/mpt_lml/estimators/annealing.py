@@ -20,7 +20,6 @@ from mpt_lml.checks import (
     checked,
     require_enumerable,
     require_memory,
-    require_second_moment,
 )
 from mpt_lml.estimators.latent import (
     from_prior,
@@ -36,6 +35,7 @@ from mpt_lml.numerics import (
     full_precision,
     without_inference,
 )
+from mpt_lml.objectives.ppca import require_second_moment
 from mpt_lml.results import Estimate
 
 _LogLikelihood = Callable[[Tensor], Tensor]

@@ -1,7 +1,7 @@
 """What a model has to answer: given the observed coordinates of x, log p(x_j | x_R)?"""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Annotated, final
 
@@ -9,15 +9,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mpt_lml.checks import (
-    Count,
-    Data,
-    check,
-    checked,
-    each_masks_something,
-    require_memory,
-    require_values,
-)
+from mpt_lml.checks import Count, Data, check, checked, require_entries, require_memory
+from mpt_lml.masks import each_masks_something
 from mpt_lml.models.trial import try_log_values
 from mpt_lml.numerics import WORKING_BYTES, chunks, full_precision, is_autocast_on
 
@@ -208,6 +201,19 @@ def require_pairs(x: Tensor, mask: Tensor) -> None:
     if mask.shape[0] != x.shape[0]:
         rows = f"{len(x)} and {len(mask)}: for every pair use log_conditional"
         raise ValueError(f"x and mask must have the same number of rows, got {rows}.")
+
+
+def require_values(x: Tensor, sizes: Sequence[int]) -> None:
+    """Check that ``x`` is (N, D) int64 and coordinate j one of 0..V_j − 1, V_j = ``sizes[j]``."""
+    check(("x", x, _INTEGER_DATA), D=len(sizes))
+    least, largest = x.aminmax()
+    if least >= 0 and largest < min(sizes):
+        return
+    bad = (x < 0) | (x >= torch.tensor(sizes, device=x.device))
+    if bad.any():
+        column = int(bad.nonzero()[0, 1])
+        legal = f"0..{sizes[column] - 1} in column {column}"
+        require_entries("x", x, bad, legal, "Values are counted from 0.")
 
 
 def _zero_outside(values: Tensor, mask: Tensor) -> Tensor:

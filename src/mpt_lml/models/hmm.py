@@ -7,17 +7,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mpt_lml.checks import (
-    Count,
-    Data,
-    Interval,
-    Within,
-    checked,
-    require_memory,
-    require_values,
-    rounded_to_single,
-)
-from mpt_lml.models.base import TractableModel, require_pairs
+from mpt_lml.checks import Count, Data, Interval, Within, checked, require_memory, rounded_to_single
+from mpt_lml.models.base import TractableModel, require_pairs, require_values
 from mpt_lml.numerics import LOG_ZERO, double, draw_uniform, log_or_zero, log_sum, pick
 
 __all__ = ["HMM"]

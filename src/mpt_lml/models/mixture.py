@@ -14,13 +14,12 @@ from mpt_lml.checks import (
     Within,
     check,
     checked,
-    require_binary,
     require_entries,
     require_one_dtype,
 )
 from mpt_lml.grids import Grid
 from mpt_lml.models.base import TractableModel
-from mpt_lml.models.vae import LatentVariableModel
+from mpt_lml.models.vae import LatentVariableModel, require_binary
 from mpt_lml.numerics import (
     chunks,
     differentiable,

@@ -17,10 +17,9 @@ from mpt_lml.checks import (
     require_generator,
     require_log_enumerable,
     require_memory,
-    require_values,
     rounded_to_single,
 )
-from mpt_lml.models.base import ConditionalModel, TractableModel
+from mpt_lml.models.base import ConditionalModel, TractableModel, require_values
 from mpt_lml.numerics import chunks, double, draw_categories, draw_normal
 
 __all__ = ["ConditionalTable", "JointTable"]

@@ -18,7 +18,6 @@ from mpt_lml.checks import (
     check,
     checked,
     require_answer,
-    require_binary,
     require_count,
     require_dtype,
     require_entries,
@@ -192,6 +191,15 @@ class LatentVariableModel(ABC):
                 f"x {tuple(x.shape)}."
             )
         require_one_dtype(x=x, z=z)
+
+
+def require_binary(x: Tensor) -> None:
+    """Check that the data ``x`` are zeros and ones."""
+    remedy = (
+        "Binarize with (pixels >= 0.5).to(pixels), or use a Gaussian likelihood (a noise_variance)."
+    )
+    if (x * (x - 1)).any():  # faster than two comparisons: this runs at every training step
+        require_entries("x", x, (x != 0) & (x != 1), "0 or 1 for a Bernoulli likelihood", remedy)
 
 
 def _require_broadcast(name: str, value: Tensor, shape: torch.Size) -> None:

@@ -7,8 +7,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mpt_lml import grids
-from mpt_lml.checks import check, checked, each_masks_something, require_binary
+from mpt_lml.checks import check, checked
 from mpt_lml.grids import BernoulliMixture
+from mpt_lml.masks import each_masks_something
+from mpt_lml.models.vae import require_binary
 from mpt_lml.numerics import full_precision, log_likelihood, softplus
 from mpt_lml.objectives.bounds import mean_elbo
 

@@ -7,13 +7,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mpt_lml import masks, scores
-from mpt_lml.checks import (
-    checked,
-    each_masks_something,
-    require_second_moment,
-    require_symmetric_moment,
-)
+from mpt_lml.checks import checked, require_finite
 from mpt_lml.gaussian import LowRankPosterior
+from mpt_lml.masks import each_masks_something
 from mpt_lml.numerics import full_precision
 
 # One PPCA, or several with a common shape in front: B runs, for example.
@@ -189,3 +185,42 @@ def curve(
     mask = masks.subsets(loadings.shape[-2], instead="objectives.sampled")[1:].to(loadings.device)
     values = mask_scores(loadings, noise_variance, moment, mask).movedim(-1, 0)
     return scores.mean_by_size(values, mask.sum(dim=1), mask.shape[1])[1:].movedim(0, -1)
+
+
+def require_second_moment(name: str, moment: Tensor) -> None:
+    """Check that ``moment`` (..., D, D) can be the mean of x xᵀ: symmetric, no negative eigenvalue.
+
+    Both hold up to a millionth of the trace, so that moments rounded to single precision pass.
+    """
+    moment = moment.detach()
+    require_finite(name, moment)
+    require_symmetric_moment(name, moment)
+    trace = _trace(moment)
+    identity = torch.eye(moment.shape[-1]).to(moment)
+    least_pivot = torch.finfo(moment.dtype).tiny  # where all data are 0
+    shifted = moment + (1e-6 * trace + least_pivot) * identity
+    if torch.linalg.cholesky_ex(shifted).info.any():  # far cheaper than eigenvalues, if D is large
+        raise ValueError(
+            f"{_second_moment(name)} has the eigenvalue {torch.linalg.eigvalsh(moment).min():.4g}. "
+            "objectives.second_moment(x) makes one."
+        )
+
+
+def require_symmetric_moment(name: str, moment: Tensor) -> None:
+    """The part of :func:`require_second_moment` that costs nothing; what is not finite passes."""
+    moment = moment.detach()
+    skew = (moment - moment.mT).abs()
+    if (skew > 1e-6 * _trace(moment).abs()).any():
+        raise ValueError(
+            f"{_second_moment(name)} and its transpose differ by {skew.max():.4g}. "
+            "objectives.second_moment(x) makes one."
+        )
+
+
+def _trace(moment: Tensor) -> Tensor:
+    return moment.diagonal(dim1=-2, dim2=-1).sum(dim=-1)[..., None, None]
+
+
+def _second_moment(name: str) -> str:
+    wanted = f"{name} must be a second moment XᵀX/N, symmetric without negative eigenvalues"
+    return f"{wanted}, but {name}"

@@ -1,6 +1,10 @@
-"""Types of ``transformers`` in annotations, checked by name: importing them takes seconds."""
+"""Types of ``transformers`` in annotations, checked by name: importing them takes seconds; token ids."""
 
 from typing import TYPE_CHECKING, Annotated, Any
+
+from torch import Tensor
+
+from mpt_lml.checks import require_entries
 
 
 class OfClass:
@@ -25,3 +29,10 @@ else:
     Axes = Annotated[Any, OfClass("Axes")]
     Network = Annotated[Any, OfClass("PreTrainedModel")]
     Tokenizer = Annotated[Any, OfClass("PreTrainedTokenizerBase")]
+
+
+def require_ids(
+    name: str, ids: Tensor, count: int, hint: str = "It comes from another tokenizer."
+) -> None:
+    """Check that ``ids`` are 0..``count`` − 1; ``hint`` is a sentence that follows a refusal."""
+    require_entries(name, ids, (ids < 0) | (ids >= count), f"0..{count - 1}", hint)

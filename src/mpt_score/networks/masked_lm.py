@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from mpt_lml.checks import Count, check, checked, require_count, require_generator, require_ids
+from mpt_lml.checks import Count, check, checked, require_count, require_generator
 from mpt_lml.models.base import ConditionalModel
 from mpt_score.networks.devices import require_one_device, to_device_of
 from mpt_score.networks.esm import has_token_dropout
 from mpt_score.networks.hub import require_transformers
-from mpt_score.networks.kinds import Network, Tokenizer
+from mpt_score.networks.kinds import Network, Tokenizer, require_ids
 from mpt_score.networks.precision import Precision, in_precision, precision_of
 
 _log = logging.getLogger(__name__)

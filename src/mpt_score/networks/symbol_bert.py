@@ -8,9 +8,9 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from mpt_lml.checks import Count, FilePath, Index, Within, checked, require_values
+from mpt_lml.checks import Count, FilePath, Index, Within, checked
 from mpt_lml.files import book_file
-from mpt_lml.models.base import ConditionalModel
+from mpt_lml.models.base import ConditionalModel, require_values
 from mpt_score.errors import is_out_of_memory
 from mpt_score.networks.devices import require_device, to_device_of
 from mpt_score.networks.hub import CheckpointError, require_transformers

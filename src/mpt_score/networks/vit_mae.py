@@ -12,7 +12,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mpt_lml import masks, scores
-from mpt_lml.checks import Data, check, checked, require_dtype, require_number, require_sizes
+from mpt_lml.checks import Data, check, checked, require_dtype, require_number
+from mpt_lml.masks import require_sizes
 from mpt_lml.models.base import ConditionalModel, MaskOfEachDatum, require_pairs
 from mpt_lml.numerics import log_normal, require_variance
 from mpt_lml.results import MaskCurve

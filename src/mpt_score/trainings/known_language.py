@@ -8,10 +8,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mpt_lml import masks, scores
-from mpt_lml.checks import Count, Positive, Within, checked, require_seeds
+from mpt_lml.checks import Count, Positive, Within, checked
 from mpt_lml.fit import Progress, silent
 from mpt_lml.models.base import ConditionalModel
 from mpt_lml.models.hmm import HMM
+from mpt_lml.trainings import require_seeds
 from mpt_lml.verdicts import mean_and_error
 from mpt_score.networks.devices import to_device_of
 from mpt_score.networks.side_by_side import train_side_by_side

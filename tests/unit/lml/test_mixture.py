@@ -15,7 +15,7 @@ from moved import other_device
 from other_device import DEVICE
 
 from mpt_lml import VAE, BernoulliPCA, GridConditional, curves, fit, grids, masks, objectives
-from mpt_lml.checks import require_binary
+from mpt_lml.models.vae import require_binary
 
 MODELS = {
     "D=1 K=1": random_bernoulli(1, 1, 20),
