@@ -1,12 +1,12 @@
-"""Checks of arguments at the public edge, read from the annotations of a function.
+"""Validation of the arguments of public functions by their annotations.
 
-:func:`checked` is the decorator. What it reads, and what it then asks for:
+The decorator :func:`checked` reads these annotations:
 
 =======================================  ===========================================================
 ``Float[Tensor, "N D"]``                 float32 or float64, two axes, no NaN or infinity
 ``Int[Tensor, "N D"]``                   int64
 ``Bool[Tensor, "P D"]``                  bool; a mask, in which **True means masked**
-``Data``                                 data that ``self``, or the argument ``model``, can have made
+``Data``                                 data for ``require_data`` of ``self`` or the argument ``model``
 ``int``                                  an integer
 ``Count``                                an integer from 1 on
 ``Index``                                an integer from 0 on
@@ -16,7 +16,7 @@
 ``Rate``                                 a number in (0, 1]
 ``Annotated[float, Interval("[0,1)")]``  a number in [0, 1)
 ``Literal["one", "all"]``                one of these words
-``Sequence[Count]``, ``list[str]``       a sequence, and what each of its items is
+``Sequence[Count]``, ``list[str]``       a sequence, each item of which is checked, too
 ``Callable``, ``PPCA``, ``str``, ...     an object of that type
 ``... | None``                           the same, or None
 =======================================  ===========================================================
@@ -25,22 +25,22 @@ Letters are axes: N data, D coordinates, K latent dimensions, P masks, M masked 
 a curve. Equal letters of one call are equal sizes, at least 1; only an axis named by a single small
 letter (``n``, ``k``) may be empty, not one named by a word (``subsets``). D is the ``num_features``
 and K the ``latent_dim`` of ``self`` or of the argument ``model``. Axes before the others (``...``,
-``*batch``) broadcast. Floating-point tensors of one call share a dtype. Whatever else stands in
-``Annotated`` and can be called is called with the name and the value; a string there is a sentence
-that follows a refusal, and so is the ``hint`` of ``Interval``.
+``*batch``) broadcast. Floating-point tensors of one call share a dtype. A function in ``Annotated`` is
+a further check: it is called with the name and the value. A string there is a sentence that follows a
+refusal, and so is the ``hint`` of ``Interval``.
 
 Data and floating-point tensors of one call have to be on one device, that of the model where it says
 one (``data_device``). Masks, orders and other indices follow them, and so do numbers without axes:
-they are moved there before the function sees them. Generators are on the CPU, so that what is drawn is
-the same on every device.
+they are moved there before the function is called. Generators are on the CPU, so that draws are the
+same on every device.
 
 Validation always runs, also where one public function calls another: it takes some microseconds. The
 one exception is ``scores.mask_score``, whose check takes longer than its arithmetic: other modules
 call its body, ``_mask_score``. A name without an underscore that is not in ``__all__`` is for other
 modules of these packages, and may check nothing.
 
-What is left to say by hand is mathematics, and the answers of functions that a user passes in: for
-those there are :func:`check` and the ``require_...`` functions below.
+Conditions that no annotation can state, and results of functions that a user passes in, are checked by
+:func:`check` and the ``require_...`` functions below. Checks of one domain are in its module.
 """
 
 import collections.abc
@@ -71,7 +71,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Within:
-    """An integer from ``low`` to ``high``, both included: ``Annotated[int, Within(1)]``."""
+    """Annotates an integer from ``low`` to ``high``, both included: ``Annotated[int, Within(1)]``."""
 
     low: int
     high: int | None = None
@@ -82,7 +82,10 @@ class Within:
 
 @dataclass(frozen=True)
 class Interval:
-    """A number in "(0,1]"; "[0,1)~" lets NaN pass. ``hint`` is a sentence that follows a refusal."""
+    """Annotates a number in an interval such as "(0,1]"; a "~" behind it lets NaN pass, too.
+
+    ``hint`` is a sentence that follows a refusal.
+    """
 
     legal: str
     hint: str = ""
@@ -92,7 +95,7 @@ class Interval:
 
 
 class _OfModel:
-    """Marks data that a model can have made."""
+    """Annotates data that are checked by ``require_data`` of the model."""
 
 
 Count = Annotated[int, Within(1)]
@@ -104,10 +107,10 @@ Data = Annotated[Tensor, _OfModel()]
 FilePath = str | os.PathLike[str]
 
 
-_MEMORY_ENDS = re.compile(
+_OUT_OF_MEMORY = re.compile(
     "DefaultCPUAllocator|Storage size calculation overflow|integer multiplication overflow"
 )
-"""In messages of PyTorch, which has no type of error for the memory of a CPU."""
+"""Messages of PyTorch, which has no type of error for a CPU without memory, contain one of these."""
 
 
 # -- the decorator ------------------------------------------------------------------------------------
@@ -120,18 +123,18 @@ def checked(function: None = None, *, finite: bool = True) -> Callable[[_T], _T]
 
 
 def checked(function: Any = None, *, finite: bool = True) -> Any:
-    """Refuse arguments that do not fit the annotations of a public function, in one clear sentence.
+    """Decorate a public function: arguments that do not fit its annotations are refused in a sentence.
 
-    A dataclass is checked when it is made.
+    A dataclass is checked when an instance is made.
 
     Args:
-        function: a function, a method, or a dataclass. Where the CPU has no memory for what it makes, it
-            raises a ``MemoryError`` in one sentence.
-        finite: False: NaN and infinity are let through, because they show in the result.
+        function: a function, a method, or a dataclass.
+        finite: whether NaN and infinity are refused. False is for functions whose result shows them.
 
     Returns:
         The function (or class), with the same signature. It raises ``TypeError`` for a wrong type or
-        dtype and ``ValueError`` for a wrong shape, number or word.
+        dtype, ``ValueError`` for a wrong shape, number or word, and ``MemoryError`` where the CPU has
+        no memory for its result.
 
     >>> from jaxtyping import Float
     >>> @checked
@@ -182,7 +185,7 @@ def _checked_function(function: Callable, finite: bool, owner: type | None) -> C
                 positional[place] = moved.pop(name, args[place])
             return function(*positional, **(kwargs | moved))
         except RuntimeError as error:
-            if _MEMORY_ENDS.search(str(error)):
+            if _OUT_OF_MEMORY.search(str(error)):
                 name = function.__qualname__.removesuffix(".__init__")
                 raise MemoryError(
                     f"{name} needs more memory than there is. Give it smaller sizes, or fewer at a time."
@@ -210,10 +213,11 @@ _SIZES_OF_MODEL = (("D", "num_features"), ("K", "latent_dim"))
 
 
 class _Call:
-    """One call: the sizes of its letters, and the tensors that are to fit each other."""
+    """The state of one checked call: sizes of letters, and the tensors that have to fit each other."""
 
     __slots__ = (
         "device",
+        "device_owner",
         "dtypes",
         "finite",
         "indices",
@@ -221,7 +225,6 @@ class _Call:
         "model",
         "sizes",
         "tensors",
-        "who_is_there",
     )
 
     def __init__(self, model: Any, finite: bool) -> None:
@@ -232,8 +235,8 @@ class _Call:
         self.dtypes: tuple[torch.dtype, ...] = ()  # of those with floating-point numbers
         self.leading: tuple[torch.Size, ...] = ()
         self.device: torch.device | None = None  # of the data
-        self.who_is_there = "the model"  # or what else has said the device
-        self.indices: dict[str, Tensor] = {}  # and numbers: what follows the data
+        self.device_owner = "the model"  # or the argument that the device is of
+        self.indices: dict[str, Tensor] = {}  # and numbers, which are moved to the data
         if model is not None:
             self.device = getattr(model, "data_device", None)
             for letter, attribute in _SIZES_OF_MODEL:
@@ -242,23 +245,26 @@ class _Call:
                     self.sizes[letter] = size
 
     def place(self, name: str, device: torch.device | None) -> None:
-        """Data have to be where the model is, or the first of them."""
+        """Check that data are on the device of the model, or else on that of the first data."""
         if device is None or device == self.device:
             return
         if self.device is not None:
             if device == torch.empty(0, device=self.device).device:  # a model may say "cuda"
                 return
             raise ValueError(
-                f"{name} must be on {self.device}, where {self.who_is_there} is, and is on {device}. "
+                f"{name} must be on {self.device}, where {self.device_owner} is, and is on {device}. "
                 "Move one of them to the other's device, a tensor with .to(device)."
             )
         self.device = device
-        self.who_is_there = name
+        self.device_owner = name
 
     def moved_indices(self, given: Mapping[str, Any]) -> dict[str, Tensor]:
-        """The indices and numbers that were elsewhere than the data, by their argument's name.
+        """Move indices and numbers that are on another device than the data.
 
-        Without data they follow the first of them. Items of a sequence are no arguments, and stay.
+        Without data they follow the first of them. Items of a sequence are not moved.
+
+        Returns:
+            Those that were moved, by the name of their argument.
         """
         moved = {}
         for name, value in self.indices.items():
@@ -269,7 +275,7 @@ class _Call:
         return moved
 
     def compare(self) -> None:
-        """The tensors of a call share a dtype, and their leading axes can be broadcast."""
+        """Check that tensors share a dtype, and that their leading axes can be broadcast."""
         if len(self.dtypes) > 1:
             floating = {name: one for name, one in self.tensors.items() if one.is_floating_point()}
             require_one_dtype(**floating)
@@ -285,12 +291,12 @@ _Rule = Callable[[str, Any, _Call], None]
 
 
 def check(*arguments: tuple[str, Any, Any], finite: bool = True, **sizes: int) -> None:
-    """Check values that are no arguments, such as the answers of a function, in the same words.
+    """Check values that are no arguments, such as results of a user's function, as :func:`checked` does.
 
     Args:
-        arguments: of each, its name in messages, the value, and the annotation that it has to fit.
+        arguments: triples of a name for messages, a value, and the annotation that it has to fit.
         finite: as for :func:`checked`.
-        sizes: of letters that are known.
+        sizes: known sizes of letters, such as ``D=3``.
 
     >>> from jaxtyping import Float
     >>> check(("scores()", torch.ones(3), Float[Tensor, " N"]), N=2)
@@ -311,7 +317,7 @@ def check(*arguments: tuple[str, Any, Any], finite: bool = True, **sizes: int) -
 
 @functools.cache
 def _rule(annotation: Any) -> _Rule | None:
-    """The check that an annotation asks for; None where it asks for none."""
+    """Make the check that an annotation asks for; None where it asks for none."""
     origin = typing.get_origin(annotation)
     arguments = typing.get_args(annotation)
     if annotation is Any or isinstance(annotation, TypeVar | ParamSpec | str):
@@ -425,7 +431,7 @@ _PLAIN_COLLECTIONS = (
 
 
 def _collection_rule(kind: type, arguments: tuple[Any, ...]) -> _Rule:
-    """A sequence (a tuple where tuples of any length are meant) or a mapping, and what is in it."""
+    """Make the check of a sequence, a tuple of any length or a mapping, and of its items."""
     if issubclass(kind, collections.abc.Mapping):
         item = _rule(arguments[-1])
         accepted: type = kind
@@ -542,7 +548,7 @@ class _Axes:
         return cls(words, letters, any_first, any_last, numbers, may_be_empty)
 
     def check(self, name: str, value: Tensor, call: _Call) -> None:
-        """Compare a shape with the letters, and learn the sizes of those that are new."""
+        """Compare a shape with the letters, and note the sizes of those that are new."""
         shape = value.shape
         named = shape
         leading = None
@@ -594,18 +600,18 @@ def _shapes(tensors: Mapping[str, Tensor]) -> str:
 _FLOATS = (torch.float32, torch.float64)
 
 
-def require_answer(name: str, value: Any, shape: Sequence[int], *, slope: bool = True) -> None:
-    """Check what a function has answered: a tensor of this shape that can be differentiated."""
+def require_answer(name: str, value: Any, shape: Sequence[int], *, gradient: bool = True) -> None:
+    """Check that a function has returned a tensor of this shape, differentiable for ``gradient``."""
     require_dtype(name, value)
     if value.shape != tuple(shape):
         raise ValueError(f"{name} must have shape {tuple(shape)}, got {tuple(value.shape)}.")
-    if slope and not value.requires_grad:
+    if gradient and not value.requires_grad:
         raise ValueError(f"{name} must depend on its argument, got a constant {value}.")
 
 
-def require_slope(name: str, slope: Tensor | None) -> None:
-    """Check what ``torch.autograd.grad`` has found with ``allow_unused``: a derivative."""
-    if slope is None:
+def require_gradient(name: str, gradient: Tensor | None) -> None:
+    """Check that ``torch.autograd.grad`` has returned a gradient, and not None for an unused tensor."""
+    if gradient is None:
         raise ValueError(f"{name} must depend on its argument, and does on other tensors only.")
 
 
@@ -641,13 +647,13 @@ def require_one_dtype(**tensors: Tensor) -> None:
 
 
 def require_entries(name: str, value: Tensor, bad: Tensor, legal: str, remedy: str) -> None:
-    """Refuse a tensor that has entries which are not legal, and name the first of them.
+    """Refuse a tensor with illegal entries, and name the first of them.
 
     Args:
-        name: of the tensor, in the message.
+        name: the name of the tensor in the message.
         value: the tensor, of any shape.
-        bad: where it is not legal, boolean, of the same shape.
-        legal: what follows "must be", such as "0 or 1".
+        bad: True at each entry that is not legal, boolean, of the same shape.
+        legal: the words after "must be", such as "0 or 1".
         remedy: a sentence that says what to do.
 
     >>> x = torch.tensor([0.5, 2.0])
@@ -671,20 +677,24 @@ def require_finite(name: str, value: Tensor) -> None:
         require_entries(name, value, ~value.isfinite(), "finite", "Remove or impute them first.")
 
 
-_ROUNDING_OF_SINGLE = 1e-6
+_SINGLE_PRECISION_ROUNDING = 1e-6
 
 
 def rounded_to_single(dtype: torch.dtype, error: float) -> str:
-    """What to add where float64 numbers miss a sum of 1 by what single precision would miss it by."""
-    if dtype != torch.float64 or error > _ROUNDING_OF_SINGLE:
+    """Hint for float64 probabilities whose sum is off 1 by no more than single precision rounds."""
+    if dtype != torch.float64 or error > _SINGLE_PRECISION_ROUNDING:
         return ""
     return " The numbers look rounded to single precision: make them with dtype=torch.float64."
 
 
 def require_number(name: str, value: Any, legal: str = "(0,inf)", *, hint: str = "") -> None:
-    """Check that ``value`` is a single number, no bool, in "(0,inf)", "[0,1)~" (or NaN), ...
+    """Check that ``value`` is a single number, not a bool, in an interval.
 
-    ``hint`` is a sentence that follows a refusal.
+    Args:
+        name: the name of the number in the message.
+        value: the number, or a tensor without axes.
+        legal: the interval, such as "(0,inf)" or "[0,1)". A "~" behind it lets NaN pass, too.
+        hint: a sentence that follows a refusal.
     """
     low, high = _ends_of(legal)
     if type(value) is float and low < value < high:
@@ -712,7 +722,7 @@ def require_number(name: str, value: Any, legal: str = "(0,inf)", *, hint: str =
 
 @functools.cache
 def _ends_of(legal: str) -> tuple[float, float]:
-    """The ends of "(0,1]"."""
+    """Parse the two ends of an interval such as "(0,1]"."""
     low, high = legal.rstrip("~")[1:-1].split(",")
     return float(low), float(high)
 
@@ -734,16 +744,16 @@ def require_count(name: str, value: int, low: int, high: int | None = None) -> N
 
 
 MAX_ENUMERATED = 2**18
-"""Most masks, subsets, points or orders that are visited one by one."""
+"""The largest number of masks, subsets, points or orders that are enumerated."""
 
 
 def require_enumerable(what: str, number: int, instead: str) -> None:
-    """Refuse to visit ``number`` of ``what`` where that would never end; say what to do instead."""
+    """Refuse to enumerate more than ``MAX_ENUMERATED`` of ``what``, and say what to use ``instead``."""
     require_log_enumerable(what, math.log(number), instead)
 
 
 def require_log_enumerable(what: str, log_number: float, instead: str) -> None:
-    """The same from the number's logarithm, where the number itself may have millions of digits."""
+    """:func:`require_enumerable` by the logarithm of a number that may have millions of digits."""
     if log_number <= math.log(MAX_ENUMERATED) + 1e-6:  # less than one more would add
         return
     if log_number < 700.0:  # what a float holds
@@ -755,19 +765,19 @@ def require_log_enumerable(what: str, log_number: float, instead: str) -> None:
     )
 
 
-MOST_BYTES = 2**38
-"""256 GiB: no single tensor of this package's users is larger."""
+MAX_BYTES = 2**38
+"""256 GiB, the largest size of one tensor: it is refused before PyTorch's allocator is asked."""
 
 
 def require_memory(what: str, bytes_needed: int, instead: str) -> None:
-    """Refuse ``what`` no machine has the memory for, before torch's allocator does; say what to do."""
-    if bytes_needed > MOST_BYTES:
+    """Refuse a tensor of more than ``MAX_BYTES``, named ``what``, and say what to use ``instead``."""
+    if bytes_needed > MAX_BYTES:
         gigabytes = bytes_needed // 2**30
         raise ValueError(f"{what} would take {gigabytes} GiB of memory: use {instead}.")
 
 
 def require_generator(generator: object, name: str = "generator") -> torch.Generator:
-    """``generator``, checked: randomness is passed in, not left to a global state, and is on the CPU."""
+    """Check that ``generator`` is a ``torch.Generator`` on the CPU, and return it."""
     argument = f"{name}=" if name.isidentifier() else ""  # and not "each of generators"
     hint = f"Pass for example {argument}torch.Generator().manual_seed(0)."
     if not isinstance(generator, torch.Generator):

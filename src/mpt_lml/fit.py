@@ -21,8 +21,8 @@ from mpt_lml.checks import (
     require_answer,
     require_count,
     require_finite,
+    require_gradient,
     require_memory,
-    require_slope,
 )
 from mpt_lml.numerics import differentiable, double, without_inference
 from mpt_lml.results import History, Maxima
@@ -120,7 +120,7 @@ def maximize(
     def track_all(epoch: int) -> None:
         for name, function in tracked.items():
             value = function(current)
-            require_answer(f"track[{name!r}]", value, (num_runs,), slope=False)
+            require_answer(f"track[{name!r}]", value, (num_runs,), gradient=False)
             records[name][epoch] = value
 
     def observe(epoch: int) -> None:
@@ -293,7 +293,7 @@ def bfgs(
         value = objective(point.unflatten(1, start.shape[1:]))
         require_answer("objective(start)", value, point.shape[:1])
         (gradient,) = torch.autograd.grad(value.sum(), point, allow_unused=True)
-        require_slope("objective(start)", gradient)
+        require_gradient("objective(start)", gradient)
         # The gradient of a sum is one number in many places, which cannot be written to one by one.
         return value.detach().to(point.device), double(gradient).contiguous()
 

@@ -25,7 +25,7 @@ from mpt_lml.checks import (
     require_answer,
     require_enumerable,
     require_finite,
-    require_slope,
+    require_gradient,
 )
 from mpt_lml.numerics import (
     LOG_2PI,
@@ -564,7 +564,7 @@ def _newton(log_joint: _LogJoint, z: Tensor) -> _Newton:
         require_answer("log_joint(z)", value, z.shape[:1])
         require_finite("log_joint(z)", value)
         (gradient,) = torch.autograd.grad(value.sum(), z, create_graph=True, allow_unused=True)
-        require_slope("log_joint(z)", gradient)
+        require_gradient("log_joint(z)", gradient)
         axes = torch.eye(z.shape[1]).to(z)[:, None].expand(-1, len(z), -1)
         rows = torch.zeros_like(axes)
         if gradient.requires_grad:  # the gradient of a linear function does not

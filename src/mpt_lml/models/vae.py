@@ -274,8 +274,8 @@ class VAE(LatentVariableModel):
             raise TypeError(f"encoder must return a mean and a log-variance, got {output!r}.")
         mean, log_variance = output
         shape = (*x.shape[:-1], self.latent_dim)
-        require_answer("the encoder's mean", mean, shape, slope=False)
-        require_answer("the encoder's log-variance", log_variance, shape, slope=False)
+        require_answer("the encoder's mean", mean, shape, gradient=False)
+        require_answer("the encoder's log-variance", log_variance, shape, gradient=False)
         return mean, log_variance.exp()
 
     def _decoded(self, z: Tensor) -> Tensor:
@@ -291,7 +291,7 @@ class VAE(LatentVariableModel):
                 raise
             raise TypeError(f"the decoder is of another precision than z, {z.dtype}.") from error
         shape = (*z.shape[:-1], self.num_features)
-        require_answer("the decoder's output", output, shape, slope=False)
+        require_answer("the decoder's output", output, shape, gradient=False)
         return output
 
 

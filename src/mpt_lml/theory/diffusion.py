@@ -20,8 +20,8 @@ from mpt_lml.checks import (
     require_answer,
     require_count,
     require_entries,
+    require_gradient,
     require_memory,
-    require_slope,
 )
 from mpt_lml.models.base import ConditionalModel
 from mpt_lml.numerics import double, draw_categories
@@ -94,7 +94,7 @@ def schedule_derivative(schedule: Schedule, time: Float[Tensor, "*T"]) -> Float[
     rate = _rate_at(schedule, time)
     require_answer("schedule(time)", rate, time.shape)
     (derivative,) = torch.autograd.grad(rate.sum(), time, allow_unused=True)
-    require_slope("schedule(time)", derivative)
+    require_gradient("schedule(time)", derivative)
     return derivative
 
 
@@ -102,8 +102,8 @@ def _rate_at(schedule: Schedule, time: Tensor) -> Tensor:
     """ρ(t), after a check that ``schedule`` is one."""
     rate = schedule(time)
     ends = schedule(time.new_tensor([0.0, 1.0]))
-    require_answer("schedule(time)", rate, time.shape, slope=False)
-    require_answer("schedule([0, 1])", ends, (2,), slope=False)
+    require_answer("schedule(time)", rate, time.shape, gradient=False)
+    require_answer("schedule([0, 1])", ends, (2,), gradient=False)
     if not (abs(ends[0]) < 1e-3 and abs(ends[1] - 1.0) < 1e-3):
         raise ValueError(f"schedule must lead from 0 at 0 to 1 at 1, got {ends.tolist()}.")
     order = time.detach().flatten().argsort()
