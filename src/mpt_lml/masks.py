@@ -1,4 +1,4 @@
-"""Which coordinates to hide: enumerating and sampling masks, and laws of their size.
+"""Masks of coordinates, enumerated or sampled, and laws of their size.
 
 Everywhere **True means masked**.
 """
@@ -79,7 +79,7 @@ def subsets(num_features: Count, *, instead: str = "masks.sample_masks") -> Bool
 
     Args:
         num_features: D.
-        instead: what the error names as the way out.
+        instead: the function that the error recommends.
 
     Returns:
         Boolean, (2^D, D). :func:`row_of` is the inverse.
@@ -113,8 +113,8 @@ def row_of(subset: Bool[Tensor, "... D"]) -> Int[Tensor, "..."]:
     return (subset.long() << bit).sum(dim=-1)
 
 
-MOST_CATEGORIES = 2**24
-"""What torch.multinomial can choose from."""
+MAX_CATEGORIES = 2**24
+"""The largest number of categories that torch.multinomial draws from."""
 
 
 class SizeLaw(ABC):
@@ -156,7 +156,7 @@ class SizeLaw(ABC):
     def sample(
         self,
         num_masks: Count,
-        num_features: Annotated[int, Within(1, MOST_CATEGORIES)],
+        num_features: Annotated[int, Within(1, MAX_CATEGORIES)],
         *,
         generator: Generator,
     ) -> Int[Tensor, " P"]:
@@ -199,7 +199,7 @@ class SizeLaw(ABC):
 
 
 def quantiles(num_masks: int, shift: Float[Tensor, "*B 1"]) -> Float[Tensor, "*B P"]:
-    """P numbers in [0, 1): one in each of P equal parts, at the same place of all."""
+    """Evenly spaced numbers in [0, 1), (..., P): one in each of P equal parts, all moved by ``shift``."""
     return (torch.arange(num_masks, dtype=torch.float64) + shift) / num_masks
 
 
@@ -247,7 +247,7 @@ class FixedRate(SizeLaw):
 
     @checked
     def num_masked(self, num_features: Count) -> int:
-        """M for this D."""
+        """The number M of masked coordinates for this D."""
         # 1e-9: 0.29 * 100 is 28.999999999999996 in floating point and has to give 29.
         return max(1, math.floor(self.rate * num_features + 1e-9))
 
@@ -321,7 +321,7 @@ class BernoulliRate(SizeLaw):
 def from_ranks(
     ranks: Int[Tensor, "*#B D"], sizes: int | Int[Tensor, "*#B"]
 ) -> Bool[Tensor, "*B D"]:
-    """The masks that hide the coordinates of rank 0..M − 1, M from ``sizes``, broadcast, (..., D).
+    """Make masks that hide the coordinates of rank 0..M − 1, M from ``sizes``, broadcast, (..., D).
 
     Rank 0 is masked first, and so shown last. In :mod:`mpt_lml.orders`, whose ranks are the steps at
     which coordinates are shown, it is the other way round.

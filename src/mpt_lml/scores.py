@@ -1,4 +1,4 @@
-"""Reductions over masked positions: the one place that divides by M, and means over orders.
+"""Scores of masks, which divide by M, means over masks of a size, and statistics over orders.
 
 A mask hides the set A of M coordinates of a datum x; R is the rest, which is observed.
 """
@@ -72,7 +72,7 @@ def mean_by_size(
         num_features: D.
 
     Returns:
-        Of the sizes 0, ..., D, (D + 1, ...); NaN where there is no mask.
+        One mean for each size 0, ..., D, (D + 1, ...); NaN for a size without masks.
 
     >>> mean_by_size(torch.tensor([5.0, 1.0, 3.0]), torch.tensor([0, 1, 1]), 1)
     tensor([5., 2.])

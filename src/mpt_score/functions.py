@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from mpt_lml.models.trial import require_normalized, try_log_values
+from mpt_lml.models.trial import require_normalized, validate_conditionals
 from mpt_score.networks.kinds import require_ids
 
 _log = logging.getLogger(__name__)
@@ -51,13 +51,13 @@ class TokenFunction:
             mask: one each, (B, L).
 
         Raises:
-            ValueError: as of ``mpt_lml.models.trial.try_log_values``: for logits, for answers that
+            ValueError: as of ``mpt_lml.models.trial.validate_conditionals``: for logits, for answers that
                 depend on what is hidden (such a function knows what it scores), on the other rows, or
                 on what was asked before.
         """
         if self.vocab_size is not None or not mask.any():
             return
-        self.vocab_size = try_log_values("the function", self._log_values, ids, mask)
+        self.vocab_size = validate_conditionals("the function", self._log_values, ids, mask)
         self._warn(ids, mask)
 
     def _warn(self, ids: Tensor, mask: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""What a model has to answer: given the observed coordinates of x, log p(x_j | x_R)?"""
+"""The interface of models: given the observed coordinates of x, log p(x_j | x_R) of each masked one."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mpt_lml.checks import Count, Data, check, checked, require_entries, require_memory
 from mpt_lml.masks import each_masks_something
-from mpt_lml.models.trial import try_log_values
+from mpt_lml.models.trial import validate_conditionals
 from mpt_lml.numerics import WORKING_BYTES, chunks, full_precision, is_autocast_on
 
 __all__ = ["ConditionalModel", "FromFunction", "Grouped", "TractableModel"]
@@ -24,12 +24,12 @@ _INTEGER_DATA = Int[Tensor, "N D"]
 MaskOfEachDatum = Annotated[Bool[Tensor, "B D"], each_masks_something]
 Masks = Annotated[Bool[Tensor, "P D"], each_masks_something]
 
-# Of a pair of a datum and a mask while its conditionals are computed: four arrays of doubles. A model
-# that needs more sets ``_pairs_at_once``.
+# Memory for one coordinate of one pair of a datum and a mask: conditionals take four arrays of doubles. A
+# model that needs more sets ``_pairs_at_once``.
 _BYTES_OF_A_COORDINATE = 4 * 8
-# The same for the marginal of a subset: two arrays.
+# Memory for one coordinate of the marginal of a subset: two arrays of doubles.
 _BYTES_OF_A_MARGINAL_COORDINATE = 2 * 8
-# Pairs of a datum and a mask that a function is asked for at a time: what fits a cache.
+# Pairs of a datum and a mask in one call of a user's function, which fit a cache.
 _PAIRS_OF_A_FUNCTION = 512
 
 
@@ -39,14 +39,13 @@ class ConditionalModel(ABC):
     The four public methods check their arguments, choose the precision, cut the pairs of a datum and
     a mask into batches, and put zeros where nothing is masked. A subclass writes mathematics only:
     ``_log_each`` (one mask a datum), or ``_log_conditional`` (every mask with every datum) where that
-    is cheaper than its pairs. Their arguments have been checked, x by ``require_data``. What they
-    answer where nothing is masked is not read. One that has tensors says by ``data_device`` where they
-    are, so that data elsewhere are refused in words.
+    is cheaper than its pairs. Their arguments have been checked, x by ``require_data``. Their values
+    where nothing is masked are ignored. A model with tensors names their device by ``data_device``, so
+    that data on another one are refused.
 
-    ``log_conditional`` does what is the same for all models, and ``_log_conditional`` is the model. Who
-    writes ``_log_each`` is given batches of pairs that fit the memory. Who writes ``_log_conditional``
-    is given all pairs of a call, and has to cut them; only means over data come with as many masks at
-    a time as fit.
+    ``_log_each`` is called with batches of pairs that fit the memory. ``_log_conditional`` is called
+    with all pairs of a call, and has to cut them into batches itself; only means over data come with
+    as many masks at a time as fit.
 
     >>> model = FromFunction(lambda x, mask: torch.zeros(*x.shape, 4).log_softmax(-1), 3)
     >>> x, mask = torch.zeros(5, 3).long(), torch.ones(2, 3).bool()
@@ -62,7 +61,7 @@ class ConditionalModel(ABC):
 
     @property
     def data_device(self) -> torch.device | None:
-        """Where the model's numbers are, and data have to be. None: it takes data from anywhere."""
+        """The device of the model's tensors, on which data have to be; None for any device."""
         return None
 
     # Most pairs of a datum and a mask in one call of _log_each or _log_values. None: as many as fit
@@ -139,13 +138,13 @@ class ConditionalModel(ABC):
             return _zero_outside(self._mean_log_conditional(x, mask), mask)
 
     def require_data(self, x: Tensor) -> None:
-        """Check that ``x`` is something the model can have made: (N, D), finite."""
+        """Check that the model can have made the data ``x``: (N, D), finite."""
         check(("x", x, _DATA), D=self.num_features)
 
     # -- for subclasses: arguments are checked before they come here --------------------------------
 
     def _precision(self) -> AbstractContextManager[None]:
-        """The context of every answer. Default: none, so that ``torch.autocast`` rules a network."""
+        """The context of every method. By default ``torch.autocast`` applies, as networks need."""
         return nullcontext()
 
     def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
@@ -297,7 +296,7 @@ class TractableModel(ConditionalModel):
 
     @abstractmethod
     def _log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
-        """x (N, D) and observed (P, D) -> (P, N); what it answers for an empty subset is not read."""
+        """x (N, D) and observed (P, D) -> (P, N); values for an empty subset are ignored."""
 
     def _mean_log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
         """x (N, D) and observed (P, D) -> (P,)."""
@@ -306,7 +305,7 @@ class TractableModel(ConditionalModel):
 
 @final
 class FromFunction(ConditionalModel):
-    """The conditionals of a function that answers one mask a datum, such as a network.
+    """Conditionals of a function that takes one mask a datum, such as a network.
 
     At its first answer the function is tested once, on the datum of which most is hidden: under its
     mask, and with a half, a quarter and one of its hidden coordinates hidden. Probabilities have to
@@ -340,7 +339,7 @@ class FromFunction(ConditionalModel):
     def _log_values(self, x: Tensor, mask: Tensor) -> Tensor:
         values = self._answer(x, mask)
         if not self._is_tested:
-            try_log_values("log_values", self._answer_hidden, x, mask)
+            validate_conditionals("log_values", self._answer_hidden, x, mask)
             self._is_tested = True
         return values
 
@@ -444,7 +443,7 @@ class Grouped(ConditionalModel):
         return result
 
     def _members(self, mask: Tensor) -> Tensor:
-        """The mask of the model's coordinates, from one of groups."""
+        """Expand masks of groups to masks of the model's coordinates."""
         return mask[:, self.group.to(mask.device)]
 
     def _sum_of_members(self, values: Tensor) -> Tensor:

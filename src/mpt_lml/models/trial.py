@@ -1,4 +1,4 @@
-"""A trial of a function of data and masks: are these log-probabilities, and blind to what is hidden?"""
+"""Validation of a function of data and masks: normalization, leakage and independence of the batch."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -11,52 +11,50 @@ from torch import Tensor
 from mpt_lml.numerics import double
 
 _SAME_ANSWER_TOLERANCE = 1e-4
-"""Nats by which equal answers may differ: kernels round otherwise beside other numbers."""
+"""Largest difference of equal answers in nats: kernels round differently beside other numbers."""
 _NORMALIZATION_TOLERANCE = 1e-3
-"""Nats a place by which probabilities may miss 1. A log-softmax in float32 misses it by 1e-5 at most,
-with 126,464 values, of logits in any precision."""
+"""Largest log of a sum of probabilities, in nats, where rounding is negligible. A log-softmax in float32
+misses 0 by 1e-5 at most, with 126,464 values, for logits in any precision."""
 _MAX_BATCH_TOLERANCE = 0.25
-"""Nats by which the expected log-probability at a place may differ between batches. Other shapes take
-other kernels, which round otherwise: by 1e-5 in float32; by some hundredths in bfloat16, which rounds
-a logit of 20 by up to 0.06."""
+"""Largest difference between batches of an expected log-probability, in nats. Other shapes take other
+kernels, which round differently: by 1e-5 in float32; by some hundredths in bfloat16, which rounds a
+logit of 20 by up to 0.06."""
 
 _Function = Callable[[Tensor, Tensor], Tensor]
 
 
-class _Row(NamedTuple):
-    """One datum, and the answer for it alone."""
+class _Datum(NamedTuple):
+    """One datum with its mask, and the log-probabilities for it alone."""
 
     x: Int[Tensor, "1 D"]
     mask: Bool[Tensor, "1 D"]
     log_values: Float[Tensor, "M V"]
 
 
-def try_log_values(
+def validate_conditionals(
     name: str, function: _Function, x: Int[Tensor, "B D"], mask: Bool[Tensor, "B D"]
 ) -> int:
-    """Validate a function that gives log-probabilities of hidden coordinates.
+    """Validate a function that returns log-probabilities of hidden coordinates.
 
     It is called with the datum of which most is hidden: under its mask, and with a half, a quarter and a
-    single one of those coordinates hidden, because a function may treat few otherwise than many.
-    At each of these rates it is called twice, with two texts at the hidden coordinates; then twice
-    with a second row beside it. That takes ten calls of one or two rows. Other rates and larger
+    single one of those coordinates hidden, because a function may treat few differently from many.
+    At each of these rates it is called twice, with two values at each hidden coordinate; then twice
+    with a second datum in the batch. That takes ten calls of one or two data. Other rates and larger
     batches are not checked.
 
     Args:
-        name: of the function, in messages.
-        function: takes integers ``x`` and ``mask``, both (B, D), and gives log q(x_j = v | x_R) of
-            the hidden coordinates only, nats, (M, V). NaN is let through as by
-            :func:`require_normalized`.
-        x: data, of which one is used, (B, D).
+        name: the name of the function in messages.
+        function: takes integers ``x`` and ``mask``, both (B, D), and returns log q(x_j = v | x_R) of
+            the hidden coordinates only, nats, (M, V). NaN passes as in :func:`require_normalized`.
+        x: data, one or two of which are used, (B, D).
         mask: one mask a datum, (B, D).
 
     Returns:
         V, the number of values.
 
     Raises:
-        ValueError: as of :func:`require_normalized` and :func:`require_no_leakage`, for a function that
-            answers the same question in two ways, and for one whose answer for a row depends on the
-            other rows.
+        ValueError: as :func:`require_normalized` and :func:`require_no_leakage`, for a function that is
+            not deterministic, and for one whose answer for a datum depends on the rest of the batch.
     """
     most_hidden = int(mask.sum(dim=1).argmax())
     datum = x[most_hidden : most_hidden + 1]
@@ -70,11 +68,11 @@ def try_log_values(
         values = values.double()
         _require_no_leakage_and_no_draws(name, function, datum, trial_mask, values)
         answers.append(values)
-    row = _Row(datum, most, answers[0])
-    other = _Row(datum, trial_masks[-1], answers[-1])
-    if len(trial_masks) == 1:  # one coordinate is hidden: no mask makes another row of this datum
-        other = _different_row(function, x, mask, datum)
-    _require_independent_rows(name, function, row, other)
+    first = _Datum(datum, most, answers[0])
+    other = _Datum(datum, trial_masks[-1], answers[-1])
+    if len(trial_masks) == 1:  # one coordinate is hidden: this datum has no second mask
+        other = _different_datum(function, x, mask, datum)
+    _require_independent_data(name, function, first, other)
     return values.shape[1]
 
 
@@ -84,12 +82,12 @@ def require_normalized(
     """Check that answers are logarithms of probabilities.
 
     Args:
-        name: of the function, in the message.
-        log_values: of all values of M hidden coordinates, nats, (M, V), in the precision in which they
-            were answered. NaN is let through where it is the answer of all values: who uses one can
-            say where. NaN of some would hide whatever the others add up to.
-        num_hidden: how many coordinates of the datum were hidden at each answer, for the message, (M,).
-        num_features: D, likewise.
+        name: the name of the function in the message.
+        log_values: log-probabilities of all values at M hidden coordinates, nats, (M, V), in the
+            precision in which they were returned. NaN passes where all values of a coordinate are NaN:
+            the caller can say which. NaN for some of them would hide the sum of the others.
+        num_hidden: number of hidden coordinates at each answer, for the message, (M,).
+        num_features: D, for the message.
 
     Raises:
         ValueError: where the probabilities of all values do not add up to 1, within
@@ -143,7 +141,7 @@ def normalization_tolerance(dtype: torch.dtype, num_values: int) -> float:
     logarithm is off by u log V or less.
 
     Args:
-        dtype: in which it was answered.
+        dtype: the precision of the answer.
         num_values: V.
 
     >>> (
@@ -167,9 +165,9 @@ def require_no_leakage(name: str, answers: Sequence[Tensor], remedy: str) -> Non
     """Leakage check: refuse a function that reads hidden coordinates.
 
     Args:
-        name: of the function, in the message.
+        name: the name of the function in the message.
         answers: its answers for the same data with different values at hidden coordinates.
-        remedy: what to do.
+        remedy: a sentence that says what to do.
 
     Raises:
         ValueError: where the answers are not all the same.
@@ -184,7 +182,7 @@ def require_no_leakage(name: str, answers: Sequence[Tensor], remedy: str) -> Non
 
 
 def _with_fewer_hidden(most: Bool[Tensor, "1 D"]) -> list[Bool[Tensor, "1 D"]]:
-    """Masks that hide all coordinates of one mask, every second, every fourth, and the first."""
+    """Make masks that hide all coordinates of ``most``, every second, every fourth, and the first."""
     rank = most.cumsum(dim=1) - 1
     num_hidden = int(most.sum())
     step_by_number = {math.ceil(num_hidden / step): step for step in (num_hidden, 4, 2, 1)}
@@ -194,9 +192,9 @@ def _with_fewer_hidden(most: Bool[Tensor, "1 D"]) -> list[Bool[Tensor, "1 D"]]:
 def _require_no_leakage_and_no_draws(
     name: str, function: _Function, datum: Tensor, mask: Tensor, values: Tensor
 ) -> None:
-    """Refuse a function whose answer depends on hidden values, or changes from call to call.
+    """Refuse a function whose answer depends on hidden values, or is not deterministic.
 
-    A second call with the same data tells the two apart.
+    A second call with the same data distinguishes the two.
     """
     other_datum = with_hidden_replaced(datum, mask, values.shape[1])
     other_values = function(other_datum, mask).double()
@@ -211,30 +209,30 @@ def _require_no_leakage_and_no_draws(
     require_no_leakage(name, [values, other_values], remedy)
 
 
-def _different_row(function: _Function, x: Tensor, mask: Tensor, datum: Tensor) -> _Row:
-    """First datum with other visible values than ``datum``, or the first of all."""
+def _different_datum(function: _Function, x: Tensor, mask: Tensor, datum: Tensor) -> _Datum:
+    """Choose the first datum with other visible values than ``datum``, or the first of all."""
     is_other = ((x != datum) & ~mask).any(dim=1) & mask.any(dim=1)
     first = int(is_other.int().argmax())
-    row = x[first : first + 1]
-    row_mask = mask[first : first + 1]
-    return _Row(row, row_mask, function(row, row_mask).double())
+    other = x[first : first + 1]
+    other_mask = mask[first : first + 1]
+    return _Datum(other, other_mask, function(other, other_mask).double())
 
 
-def _require_independent_rows(name: str, function: _Function, row: _Row, other: _Row) -> None:
-    """Refuse a function whose answer for a row depends on the other rows of its batch.
+def _require_independent_data(name: str, function: _Function, datum: _Datum, other: _Datum) -> None:
+    """Refuse a function whose answer for a datum depends on the rest of its batch.
 
-    How much a network rounds cannot be seen from its answer, which is float32 where bfloat16 was cast
-    before the log-softmax. So it is measured, by a row beside a copy of itself.
+    The rounding of a network cannot be seen from its answer, which is float32 where bfloat16 was cast
+    before the log-softmax. So it is measured, in a batch of a datum and its copy.
     """
-    twice = torch.cat([row.x, row.x])
-    both_masks = torch.cat([row.mask, row.mask])
+    twice = torch.cat([datum.x, datum.x])
+    both_masks = torch.cat([datum.mask, datum.mask])
     copies = function(twice, both_masks).double().chunk(2)
-    rounding = max(_change(copy, row.log_values) for copy in copies)
-    both = torch.cat([other.x, row.x])
-    both_masks = torch.cat([other.mask, row.mask])
-    lengths = [len(other.log_values), len(row.log_values)]
-    of_other, of_row = function(both, both_masks).double().split(lengths)
-    change = max(_change(of_other, other.log_values), _change(of_row, row.log_values))
+    rounding = max(_change(copy, datum.log_values) for copy in copies)
+    both = torch.cat([other.x, datum.x])
+    both_masks = torch.cat([other.mask, datum.mask])
+    lengths = [len(other.log_values), len(datum.log_values)]
+    of_other, of_datum = function(both, both_masks).double().split(lengths)
+    change = max(_change(of_other, other.log_values), _change(of_datum, datum.log_values))
     if change > min(_MAX_BATCH_TOLERANCE, _NORMALIZATION_TOLERANCE + 10.0 * rounding):
         raise ValueError(
             f"{name} answers otherwise of a row when another row is asked with it: its "
@@ -248,10 +246,10 @@ def _is_same(values: Tensor, others: Tensor) -> bool:
 
 
 def _change(values: Float[Tensor, "M V"], expected: Float[Tensor, "M V"]) -> float:
-    """The mean change of a log-probability under ``expected``, nats, at the place where it is largest.
+    """Largest mean absolute change of log-probabilities under ``expected`` at a coordinate, in nats.
 
-    Values of small probability count little: half precision rounds them most. NaN is a change where
-    it is not NaN in both.
+    Values of small probability get small weight: half precision rounds them most. NaN in one of the two
+    is an infinite change.
     """
     changes = (values - expected).abs().nan_to_num(torch.inf, torch.inf)
     is_unchanged = (values == expected) | (values.isnan() & expected.isnan())

@@ -113,7 +113,7 @@ def tried(change: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], x=X, mas
     def log_values(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         return (logits_of(x, mask) + change(x, mask)).log_softmax(dim=-1)[mask]
 
-    return trial.try_log_values("f", log_values, x, mask)
+    return trial.validate_conditionals("f", log_values, x, mask)
 
 
 @pytest.mark.parametrize(("least", "most"), [(0.8, 1.0), (0.4, 0.6), (0.2, 0.3), (0.0, 0.1)])
