@@ -94,7 +94,11 @@ def mask_scores(
     tensor([-1.4189, -1.4189])
     """
     require_symmetric_moment("moment", moment)
-    posterior = LowRankPosterior._of(loadings, noise_variance, ~mask)
+    return _scores_of(LowRankPosterior._of(loadings, noise_variance, ~mask), moment, mask)
+
+
+def _scores_of(posterior: LowRankPosterior, moment: Tensor, mask: Tensor) -> Float[Tensor, "*B P"]:
+    """Score the masks whose complements ``posterior`` observes."""
     values = posterior.mean_log_conditional(moment)
     return scores._mask_score(values, mask.expand_as(values))
 
@@ -122,7 +126,8 @@ def sampled(
     tensor(-2.8379)
     """
     require_second_moment("moment", moment)
-    return loadings.shape[-2] * mask_scores(loadings, noise_variance, moment, mask).mean(dim=-1)
+    posterior = LowRankPosterior._of(loadings, noise_variance, ~mask)
+    return loadings.shape[-2] * _scores_of(posterior, moment, mask).mean(dim=-1)
 
 
 @checked(finite=False)
