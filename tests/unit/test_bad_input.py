@@ -83,16 +83,6 @@ def with_entry(value: float) -> torch.Tensor:
 
 CASES = {
     "float mask": (lambda: MODEL.log_conditional(X, MASK.double()), TypeError, "True = masked"),
-    "mask of one axis": (
-        lambda: MODEL.log_conditional(X, MASK[0]),
-        ValueError,
-        r"\(P, 4\).*got \(4,\).*mask\[None, :\]",
-    ),
-    "mask of other D": (
-        lambda: MODEL.log_conditional(X, masks.all_masks(5, 2)),
-        ValueError,
-        r"\(P, 4\).*got \(10, 5\)",
-    ),
     "no masks": (lambda: MODEL.log_conditional(X, MASK[:0]), ValueError, r"got \(0, 4\)"),
     "empty mask": (
         lambda: MODEL.mean_log_conditional(X, masks.subsets(4)),
@@ -125,7 +115,6 @@ CASES = {
         ValueError,
         "single finite number",
     ),
-    "loadings of one axis": (lambda: PPCA(LOADINGS[:, 0], 0.2), ValueError, r"\(D, K\).*\(4,\)"),
     "loadings with NaN": (lambda: PPCA(LOADINGS * math.nan, 0.2), ValueError, r"loadings\[0, 0\]"),
     "K as large as D": (lambda: PPCA.fit_closed_form(X, 4), ValueError, r"0\.\.3, got 4"),
     "K that explains all": (lambda: PPCA.fit_closed_form(X, 2), ValueError, "latent_dim=2"),
@@ -194,7 +183,6 @@ CASES = {
         ValueError,
         "D = 9.*standard error",
     ),
-    "a seed as generator": (lambda: MODEL.sample(3, generator=0), TypeError, "got 0"),
     "an unknown experiment": (
         lambda: experiment.find("table1"),
         experiment.UnknownExperimentError,
@@ -212,7 +200,6 @@ CASES = {
     ),
     "an unknown device": (lambda: experiment.run("table-1", device="tpu"), ValueError, "'tpu'"),
     "unknown data": (lambda: data.images("imagenet"), ValueError, "digits, mnist, fashion_mnist"),
-    "an unknown split": (lambda: data.images("digits", "dev"), ValueError, "'train' or 'test'"),
     "a matrix that is not positive definite": (
         lambda: gaussian.log_density(FLAT, FLAT[0], torch.diag(torch.tensor([1.0, -1.0]))),
         ValueError,
@@ -222,11 +209,6 @@ CASES = {
         lambda: MaskCurve(torch.tensor([2, 1]), torch.zeros(2), torch.zeros(2), 4),
         ValueError,
         r"1\.\.4, got \[2, 1\]",
-    ),
-    "a curve of unequal lengths": (
-        lambda: MaskCurve(torch.tensor([1, 2]), torch.zeros(3), torch.zeros(2), 4),
-        ValueError,
-        r"score must have shape \(2,\), got \(3,\)",
     ),
     "a number in prose that is none": (lambda: glue("x", math.nan), ValueError, "nan"),
     "unknown tokens of a variance": (
@@ -281,7 +263,6 @@ CASES = {
         ValueError,
         r"objective\(parameters\) must have shape \(2,\), got \(\)",
     ),
-    "a noise variance of True": (lambda: PPCA(LOADINGS, True), TypeError, "got True"),
     "a derivative after the end": (
         lambda: diffusion.schedule_derivative(torch.square, torch.tensor([0.5, 1.5])),
         ValueError,
@@ -643,16 +624,6 @@ CASES = {
         ),
         TypeError,
         r"each of snapshots must be an integer.*, got 1\.5",
-    ),
-    "sizes in 32 bits": (
-        lambda: scores.mean_by_size(X, torch.tensor([1, 1, 2]).int(), 4),
-        TypeError,
-        "sizes must be a torch.int64 tensor, got torch.int32",
-    ),
-    "complex scores": (
-        lambda: curves.running_area(X.to(torch.complex64)),
-        TypeError,
-        "values must be a floating-point .* got torch.complex64",
     ),
     "data in single precision beside a double covariance": (
         lambda: gaussian.log_density(X.float(), X[0], MODEL.covariance),
