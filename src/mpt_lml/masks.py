@@ -195,7 +195,8 @@ class SizeLaw(ABC):
         # The last partial sum may round below 1; no quantile may fall behind it. A quantile on a bound
         # belongs to the next size: they lie in [0, 1), and 0 may be drawn.
         bounds = self.probabilities(num_features).cumsum(0)[:-1]
-        return torch.bucketize(quantile, bounds, right=True) + 1
+        sizes = 1 + torch.bucketize(quantile.cpu(), bounds, right=True)
+        return sizes.to(quantile.device)
 
 
 def quantiles(num_masks: int, shift: Float[Tensor, "*B 1"]) -> Float[Tensor, "*B P"]:
