@@ -94,6 +94,22 @@ CASES = {
         ValueError,
         r"mask\[0\] masks nothing",
     ),
+    "an empty mask of a second size": (
+        lambda: curves.size_scores(MODEL, X, torch.stack([MASK, MASK & ~MASK[0]])),
+        ValueError,
+        r"mask\[1, 0\] masks nothing",
+    ),
+    "an empty mask of a second run": (
+        lambda: objectives.mixture(
+            torch.ones(2, 3, 1).double(),
+            torch.zeros(2, 3).double(),
+            PIXELS,
+            torch.tensor([[[True] * 3], [[False] * 3]]),
+            GRID,
+        ),
+        ValueError,
+        r"mask\[1, 0\] masks nothing",
+    ),
     "NaN": (lambda: MODEL.log_marginal(with_entry(math.nan)), ValueError, r"x\[1, 2\] is nan"),
     "infinity": (
         lambda: MODEL.log_conditional(with_entry(-math.inf), MASK),
