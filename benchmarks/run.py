@@ -179,7 +179,7 @@ def without_checks(what: str, function: Callable, *arguments: object) -> Row:
         answer = answer.score
         expected = expected.score
     agreement = (answer - expected).abs().max().item()
-    note = "literal: the same mathematics without a look at the arguments"
+    note = "literal: the same function, its own arguments not looked at"
     return Row(what, min(seconds) / count, min(bare_seconds) / count, agreement, note)
 
 
