@@ -25,7 +25,7 @@ class Row:
     points: int = 0
     refusals: int = 0
     failures: int = 0
-    worst: float = 0.0  # nats a coordinate
+    worst: float = 0.0  # nats a coordinate, inside the floors
     worst_at: str = "-"
     seconds: float = 0.0
 
@@ -49,6 +49,8 @@ def measured_row(rows: dict[tuple[str, str], Row], point: oracles.Point) -> None
     for name, error in wrong.items():
         print(f"wrong: {point}: {name} by {error:.1e} nats a coordinate")
     row.failures += bool(wrong)
+    if point.may_refuse:
+        return
     name, error = max(errors.items(), key=lambda item: item[1])
     if error > row.worst:
         row.worst = error

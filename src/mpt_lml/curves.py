@@ -85,7 +85,7 @@ def subset_curve(model: TractableModel, x: Data) -> MaskCurve:
     score = levels.diff()  # S(x; D), ..., S(x; 1): from nothing observed to all but one
     in_double = levels.dtype == torch.float64
     # The most that rounding may take: ``nats`` or, where a difference is large, a ``share`` of it. In
-    # double precision a coordinate may lose 1e-8 nats, as in gaussian, and the levels have D of them.
+    # double precision a coordinate may lose 1e-8 nats, and the levels have D of them.
     nats = (1e-8 if in_double else 1e-3) * model.num_features
     share = 1e-10 if in_double else 2e-7
     rounding = 0.5 * torch.finfo(levels.dtype).eps * levels.abs().max()  # one, of the largest level

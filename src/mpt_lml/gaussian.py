@@ -9,7 +9,7 @@ with E[z | x_R] = Λ_R⁻¹ W_Rᵀ (x_R − μ_R) / σ²: never a D×D inverse (
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from mpt_lml.checks import check, checked
 from mpt_lml.masks import each_masks_something
-from mpt_lml.numerics import LOG_2PI, double, log_normal, split, to_host
+from mpt_lml.numerics import LOG_2PI, double, log_normal, to_host
 
 __all__ = [
     "LowRankPosterior",
@@ -27,18 +27,15 @@ __all__ = [
     "log_density",
 ]
 
-MOST_ROUNDING = 1e-8
-"""Nats a coordinate: more is not lost to rounding, or a call is refused."""
+MAX_SIGNAL_TO_NOISE = 2e10
+"""Largest ‖W‖²/σ² of a :class:`LowRankPosterior`. Rounding changes conditional variances by about 2^−52
+times that, in parts of themselves: 4e-6 here."""
 
-# Rounding of means is bounded twice: from the largest number alone, and more closely where that bound is
-# above this one. Two questions are asked of it: is it below MOST_ROUNDING, and below a tenth of that
-# (PPCA._mean)? What is negligible answers both with yes, as any number up to that tenth would.
-_NEGLIGIBLE_ROUNDING = 0.01 * MOST_ROUNDING
+MAX_DEVIATION = 1e5
+"""Largest |x_j − μ_j|/σ: squares are 10^10, and a log-density made of them keeps its sixth decimal."""
 
-# The root of 2e4. So many standard deviations out, a log-density is about −1e4, and its twelfth digit is
-# 1e-8 nats. Further out it grows with the square of the distance and its error with the distance: if the
-# error would be within 1e-8 nats here, it is within the twelfth digit there.
-_FARTHEST = 141.4
+_MOST_ROUNDING = 1e-8
+"""Nats a coordinate: a dense covariance that loses more is refused."""
 
 _EPSILON = torch.finfo(torch.float64).eps
 # How many entries of w_d w_dᵀ for all d, D K² doubles, a core's cache holds: 2 MiB.
@@ -189,49 +186,6 @@ def _cholesky(name: str, matrix: Tensor) -> tuple[Tensor, Tensor]:
         return factor, 0.25 * _EPSILON * condition.max()
 
 
-@dataclass(frozen=True, eq=False)
-class Centered:
-    """x − μ in double precision, for a :class:`LowRankPosterior` that may need it still more exactly.
-
-    >>> centered = Centered.of(torch.ones(1, 1), torch.tensor([1e-17], dtype=torch.float64))
-    >>> centered.rounded.item(), centered.rounding_error().item()
-    (1.0, -1e-17)
-    """
-
-    rounded: Float[Tensor, "... N D"]
-    x: Tensor
-    mean: Tensor
-
-    @classmethod
-    def of(cls, x: Tensor, mean: Tensor) -> "Centered":
-        """``x`` (..., N, D) minus ``mean`` (D,)."""
-        x = double(x)
-        mean = double(mean)
-        return cls(x - mean, x, mean)
-
-    @classmethod
-    def exactly(cls, x: Tensor) -> "Centered":
-        """``x`` (..., N, D), whose mean is 0."""
-        x = double(x)
-        return cls(x, x, x.new_zeros(()))
-
-    def rounding_error(self) -> Tensor:
-        """What rounding took: with it, ``rounded`` is exact.
-
-        Knuth's two-sum (The Art of Computer Programming, volume 2, section 4.2.2).
-        """
-        minus_mean = self.rounded - self.x
-        return (self.x - (self.rounded - minus_mean)) - (self.mean + minus_mean)
-
-
-class _Conditionals(NamedTuple):
-    """What is known of z and x_j given x_R."""
-
-    latent_mean: Tensor  # E[z | x_R], (..., P, N, K)
-    residual: Tensor  # x − W E[z | x_R], (..., P, N, D)
-    log_density: Tensor  # log p(x_j | x_R), (..., P, N, D)
-
-
 class _Moments(NamedTuple):
     """What is needed of a second moment C = XᵀX/N about the mean, with T and T_R of the posterior."""
 
@@ -254,23 +208,13 @@ class LowRankPosterior:
     in R. All axes before those named (written ...) are a batch of models, each with its own loadings
     and, where wanted, its own noise variance and sets. Data are given as x − μ, called ``centered``.
 
-    All arithmetic is in double precision, and results are in the ``dtype`` of the loadings. They are
-    promised to 1e-8 nats a coordinate (``MOST_ROUNDING``) or to their 12th digit. With s = ‖W‖/σ (the
-    ``scale``) and ε the spacing of doubles at 1, there are two ways to them:
-
-    * The quick one takes L from the Cholesky factorization of W_Rᵀ W_R + σ² I. This squares the
-      loadings, and variances are off by up to ε s² of themselves.
-    * The careful one takes L from the QR factorization of W_R above σ I, which squares nothing: L is
-      off by about ε s. Then it corrects to first order, with products that are exact
-      (:func:`_exact_product`). E[z | x_R] gets a step of refinement from its exact residual. The
-      log-determinant and variances get what L Lᵀ is short of σ² Λ_R. What is left is of second order.
-
-    Which of them is taken is decided twice. Where the posterior is made, by the noise: the careful one
-    if ε s² is above a tenth of the promise, which is σ²/‖W‖² < 2e-7. And at each call, by the data: if
-    they are so far out that the quick one might break the promise, a careful posterior is made for
-    this call. Where that is not enough either, the call raises ``ValueError``. The two methods
-    ``..._and_rounding`` return the bound instead, and who calls them decides. A careful quadratic form,
-    and with it :meth:`log_marginal`, is a sum of squares, which has its 12 digits at any size.
+    L comes from the Cholesky factorization of W_Rᵀ W_R + σ² I, in double precision, and results are
+    in the ``dtype`` of the loadings. Log-densities are right to 1e-7 nats a coordinate where σ²/‖W‖² is
+    from 1e-6 to 1e6 and data are up to 10 standard deviations from the model. The condition number of
+    that matrix is 1 + ‖W‖²/σ² at most, and with smaller noise errors grow with it: the largest that was
+    measured at ‖W‖² = 10¹⁰ σ² is 4e-5 nats. With data further out they grow with the square of the
+    distance, as log-densities do. Parameters with ‖W‖² > 2·10¹⁰ σ² are refused, and data with
+    |x_j − μ_j| > 10⁵ σ.
 
     >>> W, R = torch.ones(3, 1), torch.tensor([[True, True, False]])
     >>> LowRankPosterior.of(W, torch.tensor(1.0), R).variance()[0, 2]  # 1 + 1 / (1 + 2)
@@ -284,8 +228,6 @@ class LowRankPosterior:
     whitened: Float[Tensor, "*B P K D"]
     whitened_observed: Float[Tensor, "*B P K D"]
     smallest_noise: float  # σ² of all models
-    scale: float  # s = ‖W‖/σ of the worst model: errors grow with s, and with s² the quick way
-    careful: bool
     dtype: torch.dtype
 
     @classmethod
@@ -295,8 +237,6 @@ class LowRankPosterior:
         loadings: Float[Tensor, "*B D k"],
         noise_variance: Float[Tensor, "..."],
         observed: Bool[Tensor, "*#B P D"],
-        *,
-        careful: bool = False,
     ) -> "LowRankPosterior":
         """Factor σ² Λ_R for every row R of ``observed``: O(P (D K² + K³)) a model.
 
@@ -304,52 +244,31 @@ class LowRankPosterior:
             loadings: W, (..., D, K).
             noise_variance: σ² > 0 of each model, (...), or one for all of them, ().
             observed: sets, (..., P, D), boolean; True means in R.
-            careful: take the way that does not square the loadings, also where the quick one would do.
 
         Returns:
             The posteriors.
 
         Raises:
             TypeError: for tensors that are not floating point, or of two dtypes.
-            ValueError: for shapes that do not fit and, as its methods do, where so small a σ² would
-                let rounding be seen.
+            ValueError: for shapes that do not fit, and for loadings that are too long beside the noise.
         """
-        return cls._of(loadings, noise_variance, observed, careful=careful)
+        return cls._of(loadings, noise_variance, observed)
 
     @classmethod
-    def _of(
-        cls, loadings: Tensor, noise_variance: Tensor, observed: Tensor, *, careful: bool = False
-    ) -> "LowRankPosterior":
+    def _of(cls, loadings: Tensor, noise_variance: Tensor, observed: Tensor) -> "LowRankPosterior":
         dtype = loadings.dtype
         loadings = double(loadings)
         noise_variance = double(noise_variance)
-        scale, smallest_noise = _scale_and_noise(loadings, noise_variance)
-        if smallest_noise <= 0.0:
-            raise ValueError(f"noise_variance must be > 0, got {smallest_noise:.4g}.")
-        # The careful way needs this much itself. With 100 digits beside it, its variances were off by
-        # 0.06 ε s of themselves at most (s from 1e4 to 1e7, rows and columns nearly alike). The 10 is a
-        # margin that is not derived; it refuses σ²/‖W‖² below 5e-14.
-        _require_little_rounding(10.0 * _EPSILON * scale, dtype)
-        # A tenth, because the bound on the data (_is_too_rounded) multiplies ε s² by
-        # (1 + |E[z | x_R]|) (1 + distance of x_j), which is 9 where both are 2: the quick way would
-        # be taken in vain for most data.
-        careful = careful or _EPSILON * scale**2 > 0.1 * MOST_ROUNDING
+        smallest_noise = _smallest_noise(loadings, noise_variance)
         weights = observed.double()
-        if careful:
-            matrices = _factor_carefully(loadings, noise_variance, weights)
-        else:
-            matrices = _factor_quickly(loadings, noise_variance, weights)
-        return cls(
-            loadings, noise_variance, weights, *matrices, smallest_noise, scale, careful, dtype
-        )
+        matrices = _factor(loadings, noise_variance, weights)
+        return cls(loadings, noise_variance, weights, *matrices, smallest_noise, dtype)
 
     def variance(self) -> Float[Tensor, "*B P D"]:
         """Conditional variance of every coordinate j given x_R: σ² (1 + T_jᵀT_j), (..., P, D)."""
         return self._variance().to(self.dtype)
 
-    def mean_and_residual(
-        self, centered: Float[Tensor, "... N D"] | Centered
-    ) -> tuple[Tensor, Tensor]:
+    def mean_and_residual(self, centered: Float[Tensor, "... N D"]) -> tuple[Tensor, Tensor]:
         """E[z | x_R] of every datum, or of each set's own, and what it leaves of x.
 
         Args:
@@ -358,12 +277,11 @@ class LowRankPosterior:
         Returns:
             E[z | x_R], (..., P, N, K), and x − μ − W E[z | x_R], (..., P, N, D).
         """
-        conditionals = self._conditionals(self._as_centered(centered, _DATA_OF_EACH_SET))
-        return conditionals.latent_mean.to(self.dtype), conditionals.residual.to(self.dtype)
+        wide = self._wide("centered", centered, _DATA_OF_EACH_SET)
+        latent_mean, residual = self._mean_and_residual(wide)
+        return latent_mean.to(self.dtype), residual.to(self.dtype)
 
-    def log_conditional(
-        self, centered: Float[Tensor, "... N D"] | Centered
-    ) -> Float[Tensor, "*B P N D"]:
+    def log_conditional(self, centered: Float[Tensor, "... N D"]) -> Float[Tensor, "*B P N D"]:
         """log p(x_j | x_R) of every datum; meaningful where j is not in R.
 
         Args:
@@ -372,8 +290,10 @@ class LowRankPosterior:
         Returns:
             Nats, (..., P, N, D).
         """
-        conditionals = self._conditionals(self._as_centered(centered, _DATA_OF_EACH_SET))
-        return conditionals.log_density.to(self.dtype)
+        wide = self._wide("centered", centered, _DATA_OF_EACH_SET)
+        require_near(largest_deviation(wide), self.smallest_noise)
+        _, residual = self._mean_and_residual(wide)
+        return log_normal(residual, self._variance().unsqueeze(-2)).to(self.dtype)
 
     def mean_log_conditional(self, moment: Float[Tensor, "*#B D D"]) -> Float[Tensor, "*B P D"]:
         """The same averaged over data, which enter through their second moment.
@@ -388,9 +308,13 @@ class LowRankPosterior:
             Nats, (..., P, D).
         """
         wide = self._wide("moment", moment, _MOMENT)
-        return self._rounded(wide, *self.mean_log_conditional_and_rounding(wide))
+        square, cross, inner = self._moments(wide)
+        explained = self.whitened * (inner @ self.whitened - 2.0 * cross)
+        residual_square = square + explained.sum(dim=-2)
+        variance = self._variance()
+        return (-0.5 * (LOG_2PI + variance.log() + residual_square / variance)).to(self.dtype)
 
-    def log_marginal(self, centered: Float[Tensor, "N D"] | Centered) -> Float[Tensor, "*B P N"]:
+    def log_marginal(self, centered: Float[Tensor, "N D"]) -> Float[Tensor, "*B P N"]:
         """log p(x_R) of every datum; 0 where R is empty.
 
         Args:
@@ -399,8 +323,9 @@ class LowRankPosterior:
         Returns:
             Nats, (..., P, N).
         """
-        quadratic = self._quadratic(self._as_centered(centered, _DATA))
-        return (self.log_constant()[..., None] - 0.5 * quadratic).to(self.dtype)
+        wide = self._wide("centered", centered, _DATA)
+        require_near(largest_deviation(wide), self.smallest_noise)
+        return (self.log_constant()[..., None] - 0.5 * self._quadratic(wide)).to(self.dtype)
 
     def mean_log_marginal(self, moment: Float[Tensor, "*#B D D"]) -> Float[Tensor, "*B P"]:
         """log p(x_R) averaged over data, which enter through their second moment.
@@ -412,10 +337,14 @@ class LowRankPosterior:
             Nats, (..., P).
         """
         wide = self._wide("moment", moment, _MOMENT)
-        return self._rounded(wide, *self.mean_log_marginal_and_rounding(wide))
+        square, _, inner = self._moments(wide)
+        explained = inner.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
+        difference = (self.observed * square).sum(dim=-1) - explained
+        quadratic = difference / _with_axes(self.noise_variance, 1)
+        return (self.log_constant() - 0.5 * quadratic).to(self.dtype)
 
-    def quadratic(self, centered: Float[Tensor, "N D"] | Centered) -> Float[Tensor, "*B P N"]:
-        """x_Rᵀ (W_R W_Rᵀ + σ² I)⁻¹ x_R of every datum, to a relative 1e-12 or so at any size.
+    def quadratic(self, centered: Float[Tensor, "N D"]) -> Float[Tensor, "*B P N"]:
+        """x_Rᵀ (W_R W_Rᵀ + σ² I)⁻¹ x_R of every datum.
 
         Args:
             centered: x − μ, (N, D).
@@ -423,40 +352,15 @@ class LowRankPosterior:
         Returns:
             No unit, (..., P, N).
         """
-        return self._quadratic(self._as_centered(centered, _DATA)).to(self.dtype)
+        return self._quadratic(self._wide("centered", centered, _DATA)).to(self.dtype)
 
     def log_constant(self) -> Tensor:
         """log N(0; 0, W_R W_Rᵀ + σ² I) of every set, nats, (..., P), in double precision."""
-        log_det = 2.0 * self.factor.diagonal(dim1=-2, dim2=-1).abs().log().sum(dim=-1)
-        if self.careful:  # to first order in what the factor has lost
-            half = torch.linalg.solve_triangular(self.factor, self._factor_error(), upper=False)
-            error = torch.linalg.solve_triangular(self.factor, half.mT, upper=False)
-            log_det = log_det + error.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
+        log_det = 2.0 * self.factor.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
         size = self.observed.sum(dim=-1)
         latent_dim = self.loadings.shape[-1]
         log_noise = self.noise_variance[..., None].log()
         return -0.5 * (size * LOG_2PI + log_det + (size - latent_dim) * log_noise)
-
-    def mean_log_conditional_and_rounding(self, moment: Tensor) -> tuple[Tensor, float]:
-        """:meth:`mean_log_conditional` in double precision, and nats that rounding may have changed."""
-        values, rounding = self._mean_conditional(moment)
-        if not rounding <= MOST_ROUNDING and not self.careful:  # NaN is too much, too
-            return self._carefully().mean_log_conditional_and_rounding(moment)
-        return values, rounding
-
-    def mean_log_marginal_and_rounding(self, moment: Tensor) -> tuple[Tensor, float]:
-        """:meth:`mean_log_marginal` in double precision, and nats that rounding may have changed."""
-        values, rounding = self._mean_marginal(moment)
-        if not rounding <= MOST_ROUNDING and not self.careful:
-            return self._carefully().mean_log_marginal_and_rounding(moment)
-        return values, rounding
-
-    # -- arguments and results --------------------------------------------------------------------
-
-    def _as_centered(self, centered: Tensor | Centered, annotation: object) -> Centered:
-        if isinstance(centered, Centered):
-            return centered
-        return Centered.exactly(self._wide("centered", centered, annotation))
 
     def _wide(self, name: str, value: Tensor, annotation: object) -> Tensor:
         """``value`` checked and in double precision. It may be wider than the loadings were."""
@@ -466,237 +370,70 @@ class LowRankPosterior:
         check(("loadings", loadings, _LOADINGS), (name, value, annotation), finite=False)
         return double(value)
 
-    def _rounded(self, moment: Tensor, values: Tensor, rounding: float) -> Tensor:
-        """Means in the precision of the loadings, or a refusal where rounding has changed too much."""
-        self._require_squares(rounding, moment)
-        _require_little_rounding(rounding, self.dtype)
-        return values.to(self.dtype)
-
-    def _require_squares(self, value: float, data: Tensor) -> None:
-        """Refuse finite ``data`` whose squares, of which ``value`` is made, overflow.
-
-        What is not finite itself is passed on, as everywhere here.
-        """
-        if abs(value) <= torch.finfo(self.dtype).max:
-            return
-        if math.isfinite(self.scale) and data.isfinite().all():
-            raise ValueError(
-                f"the data (x, centered or moment) are up to {data.detach().abs().max().item():.3g} from "
-                f"the mean: their log-densities overflow {self.dtype}. Use data nearer to the model, in "
-                "another unit for example."
-            )
-
-    def _carefully(self) -> "LowRankPosterior":
-        posterior = LowRankPosterior._of(
-            self.loadings, self.noise_variance, self.observed.bool(), careful=True
-        )
-        return replace(posterior, dtype=self.dtype)
-
-    # -- one datum after the other ------------------------------------------------------------------
-
-    def _conditionals(self, centered: Centered) -> _Conditionals:
-        latent_mean, residual = self._mean_and_residual(centered)
-        variance = self._variance().unsqueeze(-2)
-        log_density = log_normal(residual, variance)
-        if not self.careful:
-            if self._is_too_rounded(centered.rounded, latent_mean, log_density, variance):
-                return self._carefully()._conditionals(centered)
-            return _Conditionals(latent_mean, residual, log_density)
-        with torch.no_grad():
-            farthest = _farthest(log_density.amin(dim=-2, keepdim=True), variance)
-            square = self._squares(latent_mean, residual).max()
-            # What may overflow is a square, of a distance or in the quadratic form.
-            largest = torch.where(square.isfinite(), farthest.square(), square)
-            self._require_squares(largest.item(), centered.rounded)
-            # What a step of refinement leaves: the square of the factor's error, of what there was to
-            # solve for, √square. The 4 is a margin that is not derived. Not in this bound: residuals
-            # in R are rounded themselves, by ε of theirs. Two coordinates with the same loadings, in
-            # data 1e9 standard deviations apart, cost the others 4e-8 nats.
-            of_residual = (4.0 * _EPSILON * self.scale) ** 2 * (1.0 + square.sqrt())
-            nats = of_residual * (1.0 + farthest.clamp(max=_FARTHEST))
-            _require_little_rounding(nats.item(), self.dtype)
-        return _Conditionals(latent_mean, residual, log_density)
-
-    def _is_too_rounded(
-        self, centered: Tensor, latent_mean: Tensor, log_density: Tensor, variance: Tensor
-    ) -> bool:
-        """Whether rounding may change log p(x_j | x_R) by more than is promised, the quick way.
-
-        A relative error ε s² of Λ_R moves w_jᵀ E[z | x_R] by ε s² |E[z | x_R]| standard deviations of
-        x_j at most (Cauchy–Schwarz), and rounding of x_j moves it by ε |x_j|/σ. Log-densities change by
-        that times the distance of x_j, and by ε s² with the variance. The bound is
-
-            ε (s² (1 + |E[z | x_R]|) + |x_j|/σ) (1 + distance).
-
-        In 180 random cases with 100 digits beside them, errors were a third of it at most. It is taken
-        three times, each time closer and dearer: from the largest number of the data, from three numbers
-        of the results, and with each distance by itself. The first that is small enough answers.
-        """
-        if not log_density.numel():
-            return False
-        largest = torch.linalg.vector_norm(centered.detach(), torch.inf).item()
-        data = largest / math.sqrt(self.smallest_noise)
-        if math.isnan(data) or math.isnan(self.scale):
-            return False  # what is not a number is passed on
-        # |x_R − W_R z|²/σ² + |z|² is |x_R|²/σ² at z = 0, and not more at E[z | x_R]. Nor is |w_jᵀ z| more
-        # than |x_R|/σ standard deviations of x_j, by the Cauchy–Schwarz inequality with Λ_R⁻¹.
-        longest = math.sqrt(centered.shape[-1]) * data
-        growth = self.scale**2 * (1.0 + longest) + data
-        if _EPSILON * growth * (1.0 + data + longest) <= MOST_ROUNDING:
-            return False
-        latent_mean = latent_mean.detach()
-        log_density = log_density.detach()
-        variance = variance.detach()
-        if latent_mean.numel():
-            largest_latent = torch.linalg.vector_norm(latent_mean, dim=-1).max()
-        else:
-            largest_latent = log_density.new_zeros(())
-        length, least_density, least_variance = to_host(
-            largest_latent, log_density.min(), variance.min()
-        )
-        growth = self.scale**2 * (1.0 + length) + data
-        # The least of all densities beside the least variance: no residual is further out than that,
-        # and it takes one pass over memory as it lies. Only where that is too far are they paired.
-        square = -2.0 * least_density - LOG_2PI - math.log(least_variance)
-        if _EPSILON * growth * (1.0 + math.sqrt(max(square, 0.0))) <= MOST_ROUNDING:
-            return False
-        farthest = _farthest(log_density.amin(dim=-2, keepdim=True), variance)
-        return not _EPSILON * growth * (1.0 + farthest.item()) <= MOST_ROUNDING  # NaN is, too
-
-    def _mean_and_residual(self, centered: Centered) -> tuple[Tensor, Tensor]:
-        half = centered.rounded @ self.whitened_observed.mT
+    def _mean_and_residual(self, centered: Tensor) -> tuple[Tensor, Tensor]:
+        half = centered @ self.whitened_observed.mT
         latent_mean = torch.linalg.solve_triangular(self.factor, half, upper=False, left=False)
-        columns = self.loadings.unsqueeze(-3)
-        if not self.careful:
-            return latent_mean, centered.rounded - latent_mean @ columns.mT
-        # One step of refinement from a residual that has all its digits.
-        explained, explained_error = _exact_product(latent_mean, columns.mT)
-        residual = (centered.rounded - explained) + (centered.rounding_error() - explained_error)
-        slope, slope_error = _exact_product(self.observed[..., None, :] * residual, columns)
-        noise = self.noise_variance[..., None, None, None]
-        slope = (slope - noise * latent_mean) + slope_error
-        half = torch.linalg.solve_triangular(self.factor.mT, slope, upper=True, left=False)
-        step = torch.linalg.solve_triangular(self.factor, half, upper=False, left=False)
-        return latent_mean + step, residual - step @ columns.mT
+        return latent_mean, centered - latent_mean @ self.loadings.unsqueeze(-3).mT
 
     def _variance(self) -> Tensor:
-        explained = self.whitened.square().sum(dim=-2)
-        if self.careful:  # (L Lᵀ + E)⁻¹ is (L Lᵀ)⁻¹ − (L Lᵀ)⁻¹ E (L Lᵀ)⁻¹ but for squares of E
-            gain = torch.linalg.solve_triangular(self.factor.mT, self.whitened, upper=True)
-            explained = explained - (gain * (self._factor_error() @ gain)).sum(dim=-2)
         noise = _with_axes(self.noise_variance, 2)
-        return torch.addcmul(noise, noise, explained)
+        return torch.addcmul(noise, noise, self.whitened.square().sum(dim=-2))
 
-    def _factor_error(self) -> Float[Tensor, "*B P K K"]:
-        """E = σ² Λ_R − L Lᵀ, what rounding has left out of the factor."""
-        observed_rows = self.observed[..., None] * self.loadings[..., None, :, :]
-        gram, gram_error = _exact_product(observed_rows.mT, observed_rows)
-        square, square_error = _exact_product(self.factor, self.factor.mT)
-        noise = self.noise_variance[..., None, None, None]
-        identity = torch.eye(self.loadings.shape[-1]).to(self.loadings)
-        return (gram - square) + noise * identity + (gram_error - square_error)
-
-    def _quadratic(self, centered: Centered) -> Tensor:
+    def _quadratic(self, centered: Tensor) -> Tensor:
         """x_Rᵀ Σ_RR⁻¹ x_R, (..., P, N)."""
-        if self.careful:
-            squares = self._squares(*self._mean_and_residual(centered))
-            self._require_squares(squares.detach().sum().item(), centered.rounded)
-            return squares
-        noise = self.noise_variance[..., None, None]
-        total = self.observed @ centered.rounded.square().mT / noise
-        explained = (centered.rounded @ self.whitened_observed.mT).square().sum(dim=-1) / noise
-        difference = total - explained
-        with torch.no_grad():  # the two may be nearly equal
-            count = self.observed.sum(dim=-1).clamp(min=1.0)
-            # The difference loses ε of ``total``, and ε s² of itself by the factor.
-            worst = total.amax(dim=-1) + self.scale**2 * difference.amax(dim=-1)
-            is_exact_enough = (_EPSILON * worst / count).max() <= MOST_ROUNDING
-        if not is_exact_enough:
-            return self._carefully()._quadratic(centered)
-        return difference
-
-    def _squares(self, latent: Tensor, residual: Tensor) -> Tensor:
-        """|x_R − W_R z|²/σ² + |z|²: at the best z, the quadratic form."""
-        residual_square = (residual.square() @ self.observed[..., None])[..., 0]
-        noise = self.noise_variance[..., None, None]
-        return residual_square / noise + latent.square().sum(dim=-1)
-
-    # -- means over the data, from their second moment ----------------------------------------------
-
-    def _mean_conditional(self, moment: Tensor) -> tuple[Tensor, float]:
-        square, cross, inner = self._moments(moment)
-        explained = self.whitened * (inner @ self.whitened - 2.0 * cross)
-        residual_square = square + explained.sum(dim=-2)
-        variance = self._variance()
-        distance = residual_square / variance
-        values = -0.5 * (LOG_2PI + variance.log() + distance)
-        most_rounding = self._most_rounding_of_means(moment)
-        if most_rounding <= _NEGLIGIBLE_ROUNDING:
-            return values, most_rounding
-        with torch.no_grad():
-            farthest = distance.max().clamp(min=0.0).sqrt()
-            length = self._mean_quadratic(square, inner).max().clamp(min=0.0).sqrt()
-            mean_square, spread = to_host((square / variance).max(), length * farthest)
-        return values, self._rounding_of_means(mean_square, spread)
-
-    def _mean_marginal(self, moment: Tensor) -> tuple[Tensor, float]:
-        square, _, inner = self._moments(moment)
-        quadratic = self._mean_quadratic(square, inner)
-        values = self.log_constant() - 0.5 * quadratic
-        most_rounding = self._most_rounding_of_means(moment)
-        if most_rounding <= _NEGLIGIBLE_ROUNDING:
-            return values, most_rounding
-        with torch.no_grad():
-            count = self.observed.sum(dim=-1).clamp(min=1.0)
-            total = (self.observed * square).sum(dim=-1) / self.noise_variance[..., None]
-            mean_square, spread = to_host((total / count).max(), (quadratic / count).max())
-        return values, self._rounding_of_means(mean_square, spread)
-
-    def _most_rounding_of_means(self, moment: Tensor) -> float:
-        """At least :meth:`_rounding_of_means`, from one number: the largest entry of the moment."""
-        largest = torch.linalg.vector_norm(moment.detach(), torch.inf).item()
-        square = moment.shape[-1] * largest / self.smallest_noise  # not below the mean of |x|²/σ²
-        # No mean quadratic form is larger, and no x_j further out than twice its root: see
-        # _is_too_rounded.
-        return self._rounding_of_means(square, 2.0 * square)
-
-    def _rounding_of_means(self, mean_square: float, spread: float) -> float:
-        """Nats that rounding may change where means of squares are known and not the data.
-
-        Args:
-            mean_square: of the data, in variances.
-            spread: of a conditional, the distance of its residual times that of x_R from the model, in
-                standard deviations; of a marginal, a coordinate's share of its quadratic form.
-        """
-        growth = self.scale if self.careful else self.scale**2
-        # One rounding is ε/2, and a log-density has half of a square, as in _cholesky.
-        return 0.25 * _EPSILON * (mean_square + growth * (1.0 + max(spread, 0.0)))
-
-    def _mean_quadratic(self, square: Tensor, inner: Tensor) -> Tensor:
-        explained = inner.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
-        difference = (self.observed * square).sum(dim=-1) - explained
-        return difference / _with_axes(self.noise_variance, 1)
+        total = self.observed @ centered.square().mT
+        explained = (centered @ self.whitened_observed.mT).square().sum(dim=-1)
+        return (total - explained) / self.noise_variance[..., None, None]
 
     def _moments(self, moment: Tensor) -> _Moments:
+        largest_square = moment.detach().diagonal(dim1=-2, dim2=-1).max()
+        require_near(largest_square.sqrt().item(), self.smallest_noise)
         rows = self.whitened_observed.flatten(-3, -2)  # of all sets: one product
         cross = (rows @ moment).reshape(*rows.shape[:-2], *self.whitened_observed.shape[-3:])
         square = moment.diagonal(dim1=-2, dim2=-1).unsqueeze(-2)
         return _Moments(square, cross, cross @ self.whitened_observed.mT)
 
 
-def _scale_and_noise(loadings: Tensor, noise_variance: Tensor) -> tuple[float, float]:
-    """‖W‖/σ of the worst model, and the smallest σ²."""
-    lengths = torch.linalg.vector_norm(loadings.detach(), dim=(-2, -1))
-    variances = noise_variance.detach()
-    if lengths.ndim or variances.ndim:  # several models
-        scale, smallest = to_host((lengths / variances.sqrt()).max(), variances.min())
-        return scale, smallest
-    length, variance = to_host(lengths, variances)
-    scale = length / math.sqrt(variance) if variance > 0.0 else math.nan
-    return scale, variance
+def _smallest_noise(loadings: Tensor, noise_variance: Tensor) -> float:
+    """The smallest σ² of all models, none of which is too small beside its ‖W‖²."""
+    signal = loadings.detach().square().sum(dim=(-2, -1))
+    noise = noise_variance.detach()
+    ratio, smallest = to_host((signal / noise).max(), noise.min())
+    if smallest <= 0.0:
+        raise ValueError(f"noise_variance must be > 0, got {smallest:.4g}.")
+    if ratio > MAX_SIGNAL_TO_NOISE:  # NaN is not: a training that diverges names the epoch
+        raise ValueError(
+            f"noise_variance is so small that ‖W‖² is {ratio:.3g} times as large, more than "
+            f"{MAX_SIGNAL_TO_NOISE:.0e}: rounding would be seen. Use larger noise, or smaller loadings."
+        )
+    return smallest
 
 
-def _factor_quickly(
+def largest_deviation(centered: Tensor) -> float:
+    """The largest |x_j − μ_j|, in one pass over memory."""
+    return max(map(abs, to_host(*centered.detach().aminmax())))
+
+
+def require_near(deviation: float, noise_variance: float) -> None:
+    """Refuse data that are so far from the mean that rounding would be seen.
+
+    Args:
+        deviation: the largest |x_j − μ_j|.
+        noise_variance: σ².
+
+    Raises:
+        ValueError: where it is more than ``MAX_DEVIATION`` σ.
+    """
+    distance = deviation / math.sqrt(noise_variance)
+    if distance > MAX_DEVIATION:
+        raise ValueError(
+            f"the data (x, centered or moment) are up to {deviation:.3g} from the mean, {distance:.3g} "
+            f"standard deviations of the noise and more than {MAX_DEVIATION:.0e}: rounding would be "
+            "seen. Use data nearer to the model, or larger noise."
+        )
+
+
+def _factor(
     loadings: Tensor, noise_variance: Tensor, observed: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """L, T and T_R from W_Rᵀ W_R, a square."""
@@ -719,22 +456,6 @@ def _factor_quickly(
     return factor, whitened, observed.unsqueeze(-2) * whitened
 
 
-def _factor_carefully(
-    loadings: Tensor, noise_variance: Tensor, observed: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """L, T and T_R from the root of σ² Λ_R, which is W_R above σ I: R of its QR is Lᵀ, Q_R is T_Rᵀ."""
-    num_features, latent_dim = loadings.shape[-2:]
-    identity = torch.eye(latent_dim, dtype=loadings.dtype, device=loadings.device)
-    rows = loadings[..., None, :, :]
-    observed_rows = observed[..., None] * rows
-    noise = noise_variance[..., None, None, None]
-    root = (noise.sqrt() * identity).expand(*observed_rows.shape[:-2], *identity.shape)
-    q, r = torch.linalg.qr(torch.cat([observed_rows, root], dim=-2))
-    factor = r.mT
-    whitened_observed = observed[..., None, :] * q[..., :num_features, :].mT
-    return factor, _whiten(factor, rows), whitened_observed
-
-
 def _with_axes(values: Tensor, count: int) -> Tensor:
     """``values`` with so many axes of size 1 behind their own; one number needs none."""
     return values.reshape(*values.shape, *[1] * count) if values.ndim else values
@@ -745,47 +466,12 @@ def _whiten(factor: Tensor, rows: Tensor) -> Tensor:
     return torch.linalg.solve_triangular(factor.mT, rows, upper=True, left=False).mT
 
 
-def _farthest(log_densities: Tensor, variance: Tensor) -> Tensor:
-    """The largest residual in standard deviations, from log N(residual; 0, variance)."""
-    squares = -2.0 * log_densities - LOG_2PI - variance.log()
-    return squares.max().clamp(min=0.0).sqrt()
-
-
-def _exact_product(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """a @ b as a sum of two: the first is exact for rounded factors, the second small.
-
-    Ozaki et al. 2012: numbers with few enough bits have products and sums that are not rounded.
-    """
-    num_terms = a.shape[-1]
-    if num_terms == 0:
-        return a @ b, a @ b
-    # Products of two such parts have twice the bits, and a sum of n of them log₂ n more: a double has 53.
-    bits = (52 - num_terms.bit_length()) // 2
-    a_leading, a_remainder = split(a, -1, bits)
-    b_leading, b_remainder = split(b, -2, bits)
-    return a_leading @ b_leading, a_remainder @ b + a_leading @ b_remainder
-
-
-def _require_little_rounding(
-    nats: float | Tensor, dtype: torch.dtype, covariance: str = ""
-) -> None:
-    """Refuse what rounding may change by more than is promised.
-
-    ``covariance`` is the name of the matrix that is to blame; without one, σ² is.
-    """
-    if nats <= MOST_ROUNDING:
+def _require_little_rounding(nats: Tensor, dtype: torch.dtype, covariance: str) -> None:
+    """Refuse what rounding may change by more than ``_MOST_ROUNDING``, by the name of the covariance."""
+    if nats <= _MOST_ROUNDING:
         return
-    if not covariance and nats != nats:
-        return  # NaN parameters are passed on
-    remedy = "Use larger noise, data nearer to the model"
-    if covariance:
-        cause = f"{covariance} has directions so narrow"
-        remedy += "."
-    else:
-        cause = "noise_variance is so small"
-        remedy += " and, where moments were given, methods of PPCA, which see the data."
     raise ValueError(
-        f"{cause} beside the rest that rounding in double precision changes log-densities"
-        f" of {dtype} input by {float(nats):.0e} nats a coordinate, more than {MOST_ROUNDING:.0e}. "
-        f"{remedy}"
+        f"{covariance} has directions so narrow beside the rest that rounding in double precision "
+        f"changes log-densities of {dtype} input by {nats.item():.0e} nats a coordinate, more than "
+        f"{_MOST_ROUNDING:.0e}. Use larger noise, data nearer to the model."
     )

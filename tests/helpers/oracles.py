@@ -54,11 +54,12 @@ class Point:
     exact: Callable[[], Mapping[str, Sequence[mpmath.mpf]]]
     coordinates: Mapping[str, int | Sequence[int]] = field(default_factory=dict)
     may_refuse: bool = False  # outside the floors: a right number, or a ValueError that says why
+    nats: float = 0.0  # what rounding may take, where that is more than TOLERANCE
 
     @property
     def tolerance(self) -> float:
         """Nats a coordinate."""
-        return TOLERANCE[self.dtype]
+        return max(TOLERANCE[self.dtype], self.nats)
 
     @property
     def relative(self) -> float:

@@ -1,7 +1,8 @@
 """PPCA and its Gaussian parts beside whole numbers and 100 digits: right, or refused beyond the floors.
 
-The floors: σ²/‖W‖² from 1e-8 to 1e8 (from 1e-5 in single precision), data up to 100 standard
-deviations of the model out, along W, in the noise or both, in units a million times larger or smaller.
+The floors: σ²/‖W‖² from 1e-6 to 1e8, data up to 10 standard deviations of the model out, along W, in the
+noise or both, in units a million times larger or smaller. Errors may grow with ‖W‖²/σ² where that is
+larger, and with the square of the distance where data are further out.
 """
 
 from __future__ import annotations
@@ -12,15 +13,25 @@ import mpmath
 import numpy as np
 import torch
 from models import generator
-from oracles import Point
+from oracles import TOLERANCE, Point
 from torch import Tensor
 
 from mpt_lml import PPCA, curves, gaussian, masks, objectives
 
 WIDE, SINGLE = torch.float64, torch.float32
-LEAST = {WIDE: -8, SINGLE: -5}  # σ²/‖W‖² of the floors, a power of ten
+LEAST = -6  # σ²/‖W‖² of the floors, a power of ten
+NATS = 1e-7  # a coordinate, for data up to 10 standard deviations out
 DIGITS = 100  # 60 are left where a hundred thousand are lost twice
 Numbers = list[mpmath.mpf]
+# Standard deviations along W and in the noise.
+PLACEMENTS = {
+    "drawn": (1.0, 1.0),
+    "10 sd": (10.0, 10.0),
+    "10 sd along W": (10.0, 1.0),
+    "10 sd of noise": (1.0, 10.0),
+    "1e3 sd": (1e3, 1e3),
+    "1e3 sd along W": (1e3, 1.0),
+}
 
 
 class IntegerTensor:
@@ -143,6 +154,16 @@ def average(values: Numbers) -> mpmath.mpf:
     return mpmath.fsum(values) / len(values)
 
 
+def growth(w: Tensor, noise: float) -> float:
+    """How many times as much rounding may take as at the floors, because the noise is smaller."""
+    return max(1.0, 10.0**LEAST * w.square().sum().item() / noise)
+
+
+def nats_at(w: Tensor, noise: float, placement: str) -> float:
+    """What rounding may take at this noise and distance, nats a coordinate."""
+    return NATS * growth(w, noise) * max(1.0, max(PLACEMENTS[placement]) / 10.0) ** 2
+
+
 def matrix_of(values: Tensor) -> mpmath.matrix:
     return mpmath.matrix([[mpmath.mpf(v) for v in row] for row in values.tolist()])
 
@@ -191,14 +212,7 @@ def data(loadings: Tensor, noise: Tensor, placement: str) -> Tensor:
     """Three data, drawn or so many standard deviations out."""
     g, (size, dim) = generator(2), loadings.shape
     z, e = (torch.randn(3, n, generator=g, dtype=WIDE) for n in (dim, size))
-    along, beside = {
-        "drawn": (1, 1),
-        "100 sd": (100, 100),
-        "100 sd along W": (100, 1),
-        "100 sd of noise": (1, 100),
-        "1e4 sd": (1e4, 1e4),
-        "1e4 sd along W": (1e4, 1),
-    }[placement]
+    along, beside = PLACEMENTS[placement]
     x = along * z @ loadings.to(WIDE).T + beside * noise.to(WIDE).sqrt() * e
     return x.to(loadings.dtype)
 
@@ -291,6 +305,7 @@ def point(
         exact,
         sizes,
         may_refuse=beyond,
+        nats=nats_at(w, noise, placement),
     )
 
 
@@ -304,7 +319,7 @@ def small(
     observed = masks.subsets(size)
     mask = ~observed[:-1]
     # Differences of marginals that were rounded to single precision know no more digits than these.
-    differs = dtype == WIDE or not placement.startswith("1e4")
+    differs = dtype == WIDE or not placement.startswith("1e3")
 
     def measured() -> dict[str, Tensor]:
         model = PPCA(loadings, variance)
@@ -357,6 +372,7 @@ def small(
         exact,
         sizes,
         may_refuse=beyond,
+        nats=nats_at(w, noise, placement),
     )
 
 
@@ -406,7 +422,17 @@ def trained(
 
     sizes = {f"objectives.{name}": size for name in ("log_marginal", "sampled", "exact")}
     name = f"K = {dim}, {name}, moment of data {placement}"
-    return Point("PPCA", name, dtype, size, measured, exact, sizes, may_refuse=beyond)
+    return Point(
+        "PPCA",
+        name,
+        dtype,
+        size,
+        measured,
+        exact,
+        sizes,
+        may_refuse=beyond,
+        nats=nats_at(w, noise, placement),
+    )
 
 
 class ExactMoments(ExactPPCA):
@@ -483,7 +509,14 @@ def latents(w: Tensor, noise: float, name: str, dtype: torch.dtype, beyond: bool
             }
 
     return Point(
-        "PPCA", f"K = {dim}, {name}, latents", dtype, size, measured, exact, may_refuse=beyond
+        "PPCA",
+        f"K = {dim}, {name}, latents",
+        dtype,
+        size,
+        measured,
+        exact,
+        may_refuse=beyond,
+        nats=TOLERANCE[dtype] * growth(w, noise),
     )
 
 
@@ -605,61 +638,43 @@ def _dense(dtype: torch.dtype, full_grid: bool) -> Iterator[Point]:
 
 def _small(dtype: torch.dtype, full_grid: bool) -> Iterator[Point]:
     """D = 5, K = 3, all sets of coordinates."""
-    least = LEAST[dtype]
-    placements = (
-        "drawn",
-        "100 sd",
-        "100 sd along W",
-        "100 sd of noise",
-        "1e4 sd",
-        "1e4 sd along W",
-    )
-    ratios = (-14, -12, -10, least, -4, 0, 8) if full_grid else (-12, least, 0)
+    placements = tuple(PLACEMENTS)
+    ratios = (-12, -10, LEAST, -4, 0, 8) if full_grid else (-10, LEAST, 0)
     for name, w in kinds(5, 3).items():
         if not full_grid and name not in ("generic", "two columns alike", "rows scaled"):
             continue
         for exponent in ratios:
-            beyond = exponent < least
+            beyond = exponent < LEAST
             # The edges of the floors with data everywhere, what lies between with some.
-            edge = full_grid and exponent in (-12, least, 0)
-            for placement in placements if edge else ("drawn", "100 sd"):
-                out = beyond or placement.startswith("1e4")
+            edge = full_grid and exponent in (-10, LEAST, 0)
+            for placement in placements if edge else ("drawn", "10 sd"):
+                out = beyond or placement.startswith("1e3")
                 label = f"{name}, 1e{exponent}"
                 yield small(w, 10.0**exponent, placement, label, dtype, out)
-                # What is asked of moments: see the refusal in ``gaussian``.
-                lost = out or (placement.startswith("100") and exponent < 0)
-                yield trained(w, 10.0**exponent, placement, label, dtype, lost)
+                yield trained(w, 10.0**exponent, placement, label, dtype, out)
             yield latents(w, 10.0**exponent, f"{name}, 1e{exponent}", dtype, beyond)
-            if exponent >= least:
+            if exponent >= LEAST:
                 yield fitted(w, 10.0**exponent, f"{name}, 1e{exponent}", dtype)
 
 
 def _large(dtype: torch.dtype, full_grid: bool) -> Iterator[Point]:
     """D to 2,000 and K to 50, in the units that users have."""
-    least = LEAST[dtype]
-    placements = (
-        "drawn",
-        "100 sd",
-        "100 sd along W",
-        "100 sd of noise",
-        "1e4 sd",
-        "1e4 sd along W",
-    )
+    placements = tuple(PLACEMENTS)
     if not full_grid:
-        yield from _scaled("two columns alike", (60, 4), least, ("100 sd",), (-6, 0, 6), dtype)
-        yield from _scaled("generic", (60, 4), least - 2, placements, (0,), dtype)
-        for exponent in (least, 0, 8):
+        yield from _scaled("two columns alike", (60, 4), LEAST, ("10 sd",), (-6, 0, 6), dtype)
+        yield from _scaled("generic", (60, 4), LEAST - 2, placements, (0,), dtype)
+        for exponent in (LEAST, 0, 8):
             yield from _scaled("generic", (60, 4), exponent, placements[:3], (0,), dtype)
         return
     for name in ("generic", "columns scaled"):
-        yield from _scaled(name, (2000, 50), least, placements[:3], (0,), dtype)
-        for exponent in (least, -3):
+        yield from _scaled(name, (2000, 50), LEAST, placements[:3], (0,), dtype)
+        for exponent in (LEAST, -3):
             yield from _scaled(name, (784, 10), exponent, placements[:3], (0,), dtype)
     for name in ("generic", "two columns alike", "of rank one", "columns scaled"):
-        for exponent in (least - 2, least, 0):
+        for exponent in (LEAST - 2, LEAST, 0):
             yield from _scaled(name, (200, 5), exponent, placements, (-6, 0, 6), dtype)
     for name in kinds(50, 2):
-        for exponent in (least - 2, least, -3, 0, 8):
+        for exponent in (LEAST - 2, LEAST, -3, 0, 8):
             yield from _scaled(name, (50, 2), exponent, placements, (-10, -6, 0, 6, 10), dtype)
 
 
@@ -671,15 +686,15 @@ def _scaled(
     units: Sequence[int],
     dtype: torch.dtype,
 ) -> Iterator[Point]:
-    """One kind of loadings and noise with data everywhere, and in other units 100 sd out.
+    """One kind of loadings and noise with data everywhere, and in other units 10 sd out.
 
     With a mean where there are no other units: there data and mean round differently.
     """
     w = kinds(*shape)[name]
-    beyond = exponent < LEAST[dtype]
+    beyond = exponent < LEAST
     for placement in placements:
-        out = beyond or placement.startswith("1e4")
-        for unit in units if placement == "100 sd" else (0,):
+        out = beyond or placement.startswith("1e3")
+        for unit in units if placement == "10 sd" else (0,):
             label = f"{name}, 1e{exponent}, units 1e{unit}"
             noise = 10.0 ** (exponent + 2 * unit)
             shift = 0.0 if unit else 10.0

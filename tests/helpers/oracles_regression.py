@@ -1,7 +1,8 @@
 """Regression with unknown noise beside 100 digits: any shape, rate, unit, and data far out.
 
-The floors: shapes and rates to 1e8, τ‖Φ‖ to 1e4 (to 300 in single precision), data up to 100 standard
-deviations out, in units of any size.
+The floors: shapes and rates to 1e8, τ‖Φ‖ to 1e3, data up to 10 standard deviations out, in units of any
+size. Errors may grow with τ²‖Φ‖² where that is larger, and with the square of the distance where data are
+further out.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from oracles import Point
 from oracles_ppca import (
     DIGITS,
     LEAST,
+    NATS,
     SINGLE,
     WIDE,
     ExactPPCA,
     Numbers,
     average,
+    growth,
     kinds,
     observed_sets,
     spread_out,
@@ -136,7 +139,8 @@ def point(
         "areas": size,
     }
     name = f"K = {dim}, {name}"
-    return Point("regression", name, dtype, size, measured, exact, sizes, may_refuse=beyond)
+    nats = NATS * growth(phi, prior["prior_scale"] ** -2) * max(1.0, far / 10.0) ** 2
+    return Point("regression", name, dtype, size, measured, exact, sizes, beyond, nats)
 
 
 def points(full_grid: bool) -> Iterator[Point]:
@@ -144,31 +148,28 @@ def points(full_grid: bool) -> Iterator[Point]:
     shapes = (0.01, 0.5, 2.0, 15.9, 16.1, 100.1, 12345.678, 1e6 + 0.3, 1e8)
     few = (0.5, 100.1, 1e8)
     for dtype in (WIDE, SINGLE):
-        least = LEAST[dtype]
         if not full_grid:
             for size, dim in ((5, 3), (40, 4)):
                 for shape in few:
                     rates = sorted({1e-14, shape})
                     yield from _priors(
-                        "generic", (size, dim), shape, rates, (least, 0), (100.0,), dtype
+                        "generic", (size, dim), shape, rates, (LEAST, 0), (10.0,), dtype
                     )
             # Where one rounding of y or of τΦ is 1e-7 standard deviations of the noise.
-            yield from _priors("two columns alike", (5, 3), 1e8, [1e8], (least - 2,), (1e4,), dtype)
-            # Where Cholesky has the digits of the residuals, and not those of their variances.
-            yield from _priors("generic", (5, 3), 1e8, [1e8], (-6,), (100.0,), dtype)
+            yield from _priors("two columns alike", (5, 3), 1e8, [1e8], (LEAST - 2,), (1e3,), dtype)
             continue
         for shape in (100.1, 1e8):
             rates = (1.0, shape)
-            yield from _priors("generic", (2000, 50), shape, rates, (least, 0), (100.0,), dtype)
-        exponents = sorted({least - 2, least, -6, 0, 8})
+            yield from _priors("generic", (2000, 50), shape, rates, (LEAST, 0), (10.0,), dtype)
+        exponents = (LEAST - 2, LEAST, -4, 0, 8)
         for name in ("generic", "columns scaled"):
             for shape in few:
                 rates = (1e-14, shape)
-                yield from _priors(name, (200, 5), shape, rates, exponents, (100.0, 1e4), dtype)
+                yield from _priors(name, (200, 5), shape, rates, exponents, (10.0, 1e3), dtype)
         for name in ("generic", "two columns alike", "columns scaled"):
             for shape in shapes if name == "generic" else few:
                 rates = sorted({1e-14, 1.0, shape, 1e14})
-                yield from _priors(name, (5, 3), shape, rates, exponents, (1.0, 100.0, 1e4), dtype)
+                yield from _priors(name, (5, 3), shape, rates, exponents, (1.0, 10.0, 1e3), dtype)
 
 
 def _priors(
@@ -185,6 +186,6 @@ def _priors(
     for rate, exponent, far in itertools.product(rates, exponents, fars):
         tau = 10.0 ** (-exponent / 2)
         prior = {"prior_scale": tau, "shape": shape, "rate": rate}
-        beyond = exponent < LEAST[dtype] or far > 100.0
+        beyond = exponent < LEAST or far > 10.0
         label = f"{name}, a = {shape:g}, b = {rate:g}, tau = {tau:.0e}, {far:g} sd"
         yield point(inputs, prior, far, label, dtype, beyond)

@@ -329,35 +329,23 @@ CASES = {
         ValueError,
         "GiB of memory: use fewer coordinates",
     ),
-    "data whose squares overflow": (
+    "data beyond all numbers": (
         lambda: MODEL.log_marginal(X * 1e160),
         ValueError,
-        "the data .* are up to .*overflow torch.float64",
+        "up to .* from the mean, .* standard deviations of the noise",
     ),
-    "data whose squares overflow in a conditional": (
+    "data beyond all numbers in a conditional": (
         lambda: MODEL.log_conditional(X * 1e160, MASK),
         ValueError,
-        "overflow torch.float64",
+        "up to .* from the mean, .* standard deviations of the noise",
     ),
-    "data whose squares overflow in a mean": (
+    "data beyond all numbers in a mean": (
         lambda: MODEL.mean_log_conditional(X * 1e160, MASK),
         ValueError,
-        "overflow torch.float64",
-    ),
-    "a density that overflows single precision": (
-        lambda: PPCA(LOADINGS.float(), 0.2).log_marginal(X.float() * 1e25),
-        ValueError,
-        "overflow torch.float32",
+        "up to .* from the mean, .* standard deviations of the noise",
     ),
     "a regression on data whose squares overflow": (
         lambda: ConjugateRegression(LOADINGS).log_marginal(X * 1e160),
-        ValueError,
-        "overflow torch.float64",
-    ),
-    "a quadratic form that overflows": (
-        lambda: gaussian.LowRankPosterior.of(LOADINGS, LOADINGS.new_tensor(0.2), MASK).quadratic(
-            X * 1e200
-        ),
         ValueError,
         "overflow torch.float64",
     ),
@@ -814,7 +802,7 @@ def test_data_that_diverge_are_for_the_fit_to_name() -> None:
     lost = torch.full((1, 3), math.nan).double()
     assert posterior.log_conditional(lost).isnan().any()
     assert posterior.mean_log_conditional(lost.T @ lost).isnan().any()
-    grid, x = grids.gauss_hermite(1, 3), torch.ones(1, 3).double()
+    grid, x = grids.trapezoid(1, 9), torch.ones(1, 3).double()
     assert objectives.mixture(lost[..., None], 0 * x, x, None, grid).isnan()
     assert diffusion.block_elbo(lost, 1).isnan()
     assert scores.mask_score(lost, torch.ones(1, 3).bool()).isnan()

@@ -1,6 +1,6 @@
 """Probabilistic principal component analysis: every marginal and conditional in closed form."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Annotated, final
 
 import torch
@@ -16,7 +16,7 @@ from mpt_lml.checks import (
     require_count,
     require_one_dtype,
 )
-from mpt_lml.gaussian import MOST_ROUNDING, Centered, LowRankPosterior
+from mpt_lml.gaussian import LowRankPosterior, largest_deviation, require_near
 from mpt_lml.models.base import TractableModel
 from mpt_lml.numerics import chunks, double, draw_normal
 
@@ -32,9 +32,6 @@ NoiseVariance = Annotated[
     ),
 ]
 _DATA = Float[Tensor, "N D"]
-
-# Means over data with a second moment, and a bound on their rounding in nats a coordinate.
-_MeansOfMoment = Callable[[LowRankPosterior, Tensor], tuple[Tensor, float]]
 
 
 @final
@@ -97,7 +94,7 @@ class PPCA(TractableModel):
         """
         everything = torch.ones_like(self.mean, dtype=torch.bool)[None]
         given = self._given(everything)
-        latent_mean, _ = given.mean_and_residual(Centered.of(x, self.mean))
+        latent_mean, _ = given.mean_and_residual(self._centered(x))
         # The factor is that of σ² Λ, of which the inverse is Λ⁻¹/σ².
         covariance = given.noise_variance * torch.cholesky_inverse(given.factor[0])
         return latent_mean[0], covariance.to(x)
@@ -175,10 +172,10 @@ class PPCA(TractableModel):
         return LowRankPosterior._of(self.loadings, self.noise_variance, observed)
 
     def _log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
-        return self._given(observed).log_marginal(Centered.of(x, self.mean))
+        return self._given(observed).log_marginal(self._centered(x))
 
     def _log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
-        centered = Centered.of(x, self.mean)
+        centered = self._centered(x)
         bytes_of_a_mask = 2 * 8 * x.numel()  # residuals and log-densities
         values = []
         for rows in chunks(len(mask), bytes_of_a_mask, CACHE_BYTES):
@@ -187,50 +184,35 @@ class PPCA(TractableModel):
 
     def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
         # A mask of its own for each datum: sets of one datum, so that masks remain the batch axis.
-        centered = Centered.of(x.unsqueeze(1), self.mean)
-        return self._given(~mask).log_conditional(centered).squeeze(1)
+        return self._given(~mask).log_conditional(self._centered(x).unsqueeze(1)).squeeze(1)
+
+    # Log-densities are linear in the squares and products of the data, and so are their means over
+    # data, which enter through their second moment: O(D² K) a set, whatever N.
 
     def _mean_log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
-        from_data = super()._mean_log_subset_marginal  # a lambda has no super() of its own
-        return self._mean(
-            LowRankPosterior.mean_log_marginal_and_rounding,
-            lambda rows: from_data(x, rows),
-            x,
-            observed,
-        )
+        moment = self._moment(x)
+        means = []
+        for rows in self._sets_at_once(len(observed)):
+            means.append(self._given(observed[rows]).mean_log_marginal(moment))
+        return torch.cat(means).to(x)
 
     def _mean_log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
-        from_data = super()._mean_log_conditional
-        return self._mean(
-            LowRankPosterior.mean_log_conditional_and_rounding,
-            lambda rows: from_data(x, ~rows),
-            x,
-            ~mask,
-        )
+        moment = self._moment(x)
+        means = []
+        for rows in self._sets_at_once(len(mask)):
+            means.append(self._given(~mask[rows]).mean_log_conditional(moment))
+        return torch.cat(means).to(x)
 
-    def _mean(
-        self,
-        from_moment: _MeansOfMoment,
-        from_data: Callable[[Tensor], Tensor],
-        x: Tensor,
-        observed: Tensor,
-    ) -> Tensor:
-        """Means over the data, which enter through their second moment: O(D² K) a set, whatever N.
+    def _centered(self, x: Tensor) -> Tensor:
+        return double(x) - double(self.mean)
 
-        Log-densities are linear in the squares and products of the data, and so are their means. Where
-        the moment does not have the digits, ``from_data`` goes through the data one by one.
-        """
-        centered = Centered.of(x, self.mean).rounded
-        moment = centered.T @ centered / len(x)
+    def _moment(self, x: Tensor) -> Tensor:
+        centered = self._centered(x)
+        # The mean square of many data does not show that one of them is far out.
+        require_near(largest_deviation(centered), self.noise_variance.item())
+        return centered.T @ centered / len(x)
+
+    def _sets_at_once(self, num_sets: int) -> Iterator[slice]:
         # T, T_R and T_R C (see gaussian.LowRankPosterior), the rows they are made of, six vectors.
         bytes_of_a_set = 8 * self.num_features * (4 * self.latent_dim + 6)
-        means = []
-        for rows in chunks(len(observed), bytes_of_a_set, 2 * CACHE_BYTES):
-            values, rounding = from_moment(self._given(observed[rows]), moment)
-            # A tenth: ``rounding`` is that of a moment whose entries were rounded once. These are sums
-            # over N data, which were rounded more often.
-            is_exact_enough = rounding <= 0.1 * MOST_ROUNDING  # NaN is not
-            if not is_exact_enough:
-                values = from_data(observed[rows])
-            means.append(values.to(self.loadings))
-        return torch.cat(means)
+        return chunks(num_sets, bytes_of_a_set, 2 * CACHE_BYTES)

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mpt_lml.checks import Positive, checked
-from mpt_lml.gaussian import Centered, LowRankPosterior
+from mpt_lml.gaussian import LowRankPosterior
 from mpt_lml.models.base import TractableModel
 from mpt_lml.numerics import LOG_2PI, double, draw_normal, log_gamma_ratio, standard_gamma
 
@@ -61,13 +61,6 @@ class ConjugateRegression(TractableModel):
                 f"shape / rate must be within the range of a float, got shape = {self.shape} and "
                 f"rate = {self.rate}. Measure y in another unit: rate is in its square."
             )
-        # Inputs are multiplied by τ' next to τ, and y by d next to √(a/b), powers of two: to multiply by
-        # those rounds nothing, however many digits cancel in what follows. With τ'Φ for loadings, a
-        # noise variance of (τ'/τ)² and d y for data, squares of y come out times d² (τ/τ')².
-        self._input_scale = _power_of_two(self.prior_scale)
-        self._data_scale = _power_of_two(math.sqrt(self.shape / self.rate))
-        self._noise_variance = (self._input_scale / self.prior_scale) ** 2
-        self._twice_rate = 2.0 * self.rate * self._data_scale**2 / self._noise_variance
 
     @property
     def data_device(self) -> torch.device | None:
@@ -83,64 +76,47 @@ class ConjugateRegression(TractableModel):
         return (location + noise) / precision.sqrt()
 
     def _posterior(self, observed: Bool[Tensor, "P D"]) -> LowRankPosterior:
-        """The Gaussian of y in units of the noise, times τ' / τ."""
-        scaled = self._input_scale * double(self.inputs)
+        """The Gaussian of y in units of the noise."""
+        scaled = self.prior_scale * double(self.inputs)
         try:
-            noise_variance = scaled.new_tensor(self._noise_variance)
-            # Carefully, whatever the data: residuals and variances are asked for one after the other,
-            # and far out a density moves by thousands of times what its variance is off by.
-            return LowRankPosterior._of(scaled, noise_variance, observed, careful=True)
+            return LowRankPosterior._of(scaled, scaled.new_tensor(1.0), observed)
         except ValueError as reason:
-            largest = self.prior_scale * double(self.inputs).detach().abs().max().item()
             raise ValueError(
-                f"inputs times prior_scale are up to {largest:.3g}: beside a noise of 1 that is so large "
-                "that rounding would be seen. Use smaller inputs, or a smaller prior_scale."
+                f"inputs times prior_scale are up to {scaled.detach().abs().max().item():.3g}: beside a "
+                "noise of 1 that is so large that rounding would be seen. Use smaller inputs, or a "
+                "smaller prior_scale."
             ) from reason
 
-    def _scaled(self, x: Tensor) -> Centered:
-        """y in units near that of the prior noise: what follows is the same in all units."""
-        x = double(x)
+    def _scaled(self, x: Tensor) -> Tensor:
+        """y in units of √b: what follows is the same in all units."""
+        scaled = double(x) / math.sqrt(self.rate)
         # The largest variance that y can give to anything.
-        scaled = self._input_scale * double(self.inputs).detach()
-        spread = 1.0 + scaled.square().sum() / self._noise_variance
-        largest = x.detach().square().sum(dim=1).max() / self.rate * spread
+        spread = 1.0 + (self.prior_scale * double(self.inputs).detach()).square().sum()
+        largest = scaled.detach().square().sum(dim=1).max() * spread
         if largest.isinf():
-            farthest = x.detach().abs().max().item()
             raise ValueError(
-                f"x is up to {farthest:.3g}: its squares overflow torch.float64. Use another unit, of "
-                "which rate is the square."
+                f"x is up to {x.detach().abs().max().item():.3g}: its squares overflow torch.float64. "
+                "Use another unit, of which rate is the square."
             )
-        return Centered.exactly(self._data_scale * x)
+        return scaled
 
     def _log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
         given = self._posterior(observed)
-        size = observed.sum(dim=1)[:, None].double()
-        log_det = -2.0 * given.log_constant()[:, None] - size * math.log(self._noise_variance)
-        prior_shape = torch.full_like(size, self.shape)
-        constant = log_gamma_ratio(prior_shape, 0.5 * size) - 0.5 * log_det
-        square = given.quadratic(self._scaled(x)) / self._twice_rate
-        values = constant - 0.5 * size * math.log(self.rate)
-        return (values - (self.shape + 0.5 * size) * square.log1p()).to(x)
+        half_size = 0.5 * observed.sum(dim=1)[:, None].double()
+        prior_shape = torch.full_like(half_size, self.shape)
+        constant = log_gamma_ratio(prior_shape, half_size) - half_size * math.log(self.rate)
+        square = 0.5 * given.quadratic(self._scaled(x))
+        log_constant = constant + given.log_constant()[:, None]
+        return (log_constant - (self.shape + half_size) * square.log1p()).to(x)
 
     def _log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
         given = self._posterior(~mask)
         y = self._scaled(x)
         # The update of InverseGamma(a, b) by y_R; b and variances are in units of the b before it.
         a = self.shape + 0.5 * (~mask).sum(dim=1)[:, None, None].double()
-        b = 1.0 + given.quadratic(y)[:, :, None] / self._twice_rate
+        b = 1.0 + 0.5 * given.quadratic(y)[:, :, None]
         variance = b * given.variance()[:, None, :]
-        # However far out y_R is, a Student-t expects y_j there, too. So residuals are asked for in units
-        # of √b, rounded down to a power of two.
-        root = b.detach().sqrt()
-        unit = 0.5 * root / torch.frexp(root).mantissa
-        _, residual = given.mean_and_residual(Centered.exactly(y.rounded / unit))
-        square = residual.square() / (self._twice_rate * (variance / unit.square()))
+        _, residual = given.mean_and_residual(y)
+        square = 0.5 * residual.square() / variance
         constant = log_gamma_ratio(a, 0.5) - 0.5 * (LOG_2PI + math.log(self.rate))
-        log_variance = variance.log() - math.log(self._noise_variance)
-        return (constant - 0.5 * log_variance - (a + 0.5) * square.log1p()).to(x)
-
-
-def _power_of_two(value: float) -> float:
-    """The largest that is not above ``value`` > 0."""
-    _, exponent = math.frexp(value)
-    return math.ldexp(1.0, exponent - 1)
+        return (constant - 0.5 * variance.log() - (a + 0.5) * square.log1p()).to(x)
