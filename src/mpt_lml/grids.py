@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
@@ -35,15 +34,13 @@ from mpt_lml.numerics import (
     draw_categories,
     full_precision,
     softplus,
-    split,
 )
 
-__all__ = ["Grid", "find_modes", "gauss_hermite", "trapezoid"]
+__all__ = ["Grid", "find_modes", "trapezoid"]
 
 MAX_LATENT_DIM = 3  # 20 nodes an axis are 160,000 at K = 4
 _MASS_TOLERANCE = 1e-3  # of a prior that a grid may miss, of a posterior at a grid's edge
 _WIDEST_SPACING = 2.5  # of adaptive nodes: the rule is off by 2 exp(−2π²/2.5²) = 0.085 of the mass
-_MAX_GAUSS_HERMITE = 370  # the outer weight is 3e-308; beyond, NumPy's are NaN
 
 _ROUNDING = 1e-9  # relative, of a distance between nodes
 
@@ -123,155 +120,69 @@ def trapezoid(latent_dim: Count, nodes_per_axis: NodesPerAxis, extent: Positive 
     return _product(axis, log_density + log_spacing, latent_dim, name)
 
 
-@checked
-def gauss_hermite(latent_dim: Count, nodes_per_axis: NodesPerAxis) -> Grid:
-    """Gauss–Hermite nodes for N(0, I_K): exact for polynomials of degree 2·nodes_per_axis − 1.
-
-    Args:
-        latent_dim: K ≤ 3.
-        nodes_per_axis: at least 2.
-
-    Returns:
-        The grid, in double precision.
-
-    Raises:
-        ValueError: for K > 3, and for so many nodes that the outer weights are 0 in double precision.
-
-    >>> (gauss_hermite(1, 3).nodes ** 2).flatten().round(decimals=9).tolist()
-    [3.0, 0.0, 3.0]
-    """
-    _require_axes(latent_dim, nodes_per_axis)
-    if nodes_per_axis > _MAX_GAUSS_HERMITE:
-        raise ValueError(
-            f"nodes_per_axis must be in 2..{_MAX_GAUSS_HERMITE} for Gauss–Hermite, got "
-            f"{nodes_per_axis}: the outer weights are too small for double precision. "
-            "grids.trapezoid takes more."
-        )
-    nodes, weights = np.polynomial.hermite_e.hermegauss(nodes_per_axis)
-    log_weights = torch.from_numpy(weights).log() - 0.5 * LOG_2PI
-    name = f"Gauss–Hermite {nodes_per_axis}^{latent_dim}"
-    return _product(torch.from_numpy(nodes), log_weights, latent_dim, name)
-
-
 # -- mixtures with a node for each z: log p(x_R | z_g) of Bernoulli logits W z + b ----------------------
 
-# Nats that rounding may change: of log p(x_R, z_g), all of R together, and of one logit.
-_MOST_ROUNDING_OF_SUMS = 1e-9
-_MOST_ROUNDING_OF_LOGITS = {torch.float64: 1e-9, torch.float32: 1e-4}
-# log p(x_R, z_g) is off by 2 ε times the sum of magnitudes at most, measured to D = 2,000; twice that.
-_EPSILONS_OF_SUMS = 4.0
+MAX_NATS = 1e6
+"""Largest sum of |ℓ_d| over the coordinates, or of log-likelihoods at the likeliest node, in nats.
 
+Rounding costs such a sum 1e-9 nats at most, also where nodes differ by as little."""
 
-class LogWeights(NamedTuple):
-    """log w_g + log p(x_R | z_g), of which the differences between nodes may be a small part."""
-
-    differences: Float[Tensor, "... G"]
-    common: Float[Tensor, "..."]
-
-    @classmethod
-    def of_parts(
-        cls, leading: Float[Tensor, "... G"], remainder: Float[Tensor, "... G"]
-    ) -> "LogWeights":
-        """Their sum: ``leading`` is exact, ``remainder`` small (see ``numerics.split``)."""
-        common = leading.amax(dim=-1)
-        # The largest is subtracted while all is exact: what the nodes differ by keeps its digits.
-        return cls((leading - common[..., None]) + remainder, common)
-
-    def total(self) -> Float[Tensor, "..."]:
-        """log p(x_R)."""
-        return self.common + self.differences.logsumexp(dim=-1)
-
-
-def has_its_digits(largest: Float[Tensor, "..."]) -> bool:
-    """Whether plain sums tell nodes from each other, from the largest log p(x_R | z_g) of each set."""
-    rounding = torch.finfo(torch.float64).eps * largest.detach().abs().max().item()
-    return _EPSILONS_OF_SUMS * rounding <= _MOST_ROUNDING_OF_SUMS
+# Largest |ℓ_d|. One rounding in single precision is 2e-4 nats of it.
+_MAX_LOGIT = {torch.float64: MAX_NATS, torch.float32: 4e3}
 
 
 @dataclass(frozen=True, eq=False)
 class BernoulliMixture:
     """The finite mixture that a grid makes of Bernoulli logits ℓ = W z + b.
 
-    log p(x_R | z_g) = Σ_{d in R} (x_d ℓ_d − softplus(ℓ_d)) has a quick way: the first sum is a product
-    in which each datum is K + 1 numbers, the second has no data. But of large logits the two nearly
-    cancel, and rounding leaves an error of ε Σ|ℓ_d|. The careful way adds up log σ(ℓ_d) where x_d is 1
-    and log σ(−ℓ_d) where it is 0: none is positive, so nothing cancels. It is taken where the quick one
-    might be seen to be wrong, and costs some D / K times as much. Neither tiles anything to (N, D, G).
-
-    Sums are in double precision, whatever that of the arguments: over thousands of coordinates they are
-    large numbers, and only their differences between nodes count. The careful way adds up the leading
-    digits without rounding, so that differences are right also between nodes which are all impossible.
+    log p(x_R | z_g) = Σ_{d in R} (x_d ℓ_d − softplus(ℓ_d)): the first sum is a product in which each
+    datum is K + 1 numbers, the second has no data, and nothing is tiled to (N, D, G). The two sums
+    nearly cancel for large logits. They are made in double precision, whatever that of the arguments,
+    and logits are refused where Σ_d (Σ_k |w_dk z_k| + |b_d|) is above 10⁶ at some node, or one of its
+    terms above 4,000 in single precision.
 
     Args:
         grid: G nodes and their weights w_g.
         loadings: W, (D, K).
         offset: b, (D,).
-        is_careful: which way; :meth:`of` chooses.
+
+    Raises:
+        ValueError: for finite parameters whose logits are too large. What is not finite itself is
+            passed on, to be seen in the result.
     """
 
     grid: Grid
     loadings: Float[Tensor, "D K"]
     offset: Float[Tensor, " D"]
-    is_careful: bool
 
-    @classmethod
-    def of(
-        cls, grid: Grid, loadings: Float[Tensor, "D K"], offset: Float[Tensor, " D"]
-    ) -> "BernoulliMixture":
-        """The mixture, by the quick way where that has the digits.
+    @torch.no_grad()
+    def __post_init__(self) -> None:
+        farthest = double(self.grid.nodes).abs().amax(dim=0)
+        magnitudes = double(self.loadings).abs() @ farthest + double(self.offset).abs()
+        # Both in one copy to the host.
+        of_all, of_one = torch.stack([magnitudes.sum(), magnitudes.max()]).tolist()
+        if of_all > MAX_NATS or of_one > _MAX_LOGIT[self.loadings.dtype]:
+            self._refuse()
 
-        Raises:
-            ValueError: for finite parameters whose logits overflow. What is not finite itself is passed
-                on, to be seen in the result.
-        """
-        with torch.no_grad():
-            farthest = double(grid.nodes).abs().amax(dim=0)
-            # Of the worst node: Σ_k |w_dk z_k| + |b_d|, what a logit is made of.
-            magnitudes = double(loadings).abs() @ farthest + double(offset).abs()
-            # Both in one copy to the host.
-            of_all, of_one = torch.stack([magnitudes.sum(), magnitudes.max()]).tolist()
-        # Sums of them and differences of such sums are still finite below a quarter.
-        if of_all > torch.finfo(torch.float64).max / 4:
-            _require_finite_logits(loadings, offset)
-        sums = _EPSILONS_OF_SUMS * torch.finfo(torch.float64).eps * of_all
-        logits = torch.finfo(loadings.dtype).eps * of_one
-        is_careful = math.isfinite(of_all) and (
-            sums > _MOST_ROUNDING_OF_SUMS or logits > _MOST_ROUNDING_OF_LOGITS[loadings.dtype]
-        )
-        return cls(grid, loadings, offset, is_careful)
-
-    @functools.cached_property
-    def _careful_logits(self) -> tuple[Float[Tensor, "G D"], Float[Tensor, "G D"]]:
-        """ℓ, and what rounding took from it."""
-        return _exact_logits(double(self.grid.nodes), double(self.loadings), double(self.offset))
+    def _refuse(self) -> None:
+        largest = self.loadings.abs().max().item()
+        largest_offset = self.offset.abs().max().item()
+        if math.isfinite(largest) and math.isfinite(largest_offset):
+            raise ValueError(
+                f"loadings of up to {largest:.3g} and an offset of up to {largest_offset:.3g} are too "
+                "large: rounding would be seen in the logits W z + b at the grid's nodes. Make both "
+                "smaller, or use float64."
+            )
 
     @functools.cached_property
     def _log_normalizers(self) -> Float[Tensor, "G D"]:
         """log(1 + exp(ℓ)), nats, in double precision."""
         return _log_normalizers(self.grid, self.loadings, self.offset)
 
-    @functools.cached_property
-    def _log_factors(self) -> tuple[Float[Tensor, "D2 G"], Float[Tensor, "D2 G"]]:
-        """log p(x_d | z_g) for ones, and below for zeros, as sums of two: the first adds up exactly."""
-        logits, rounding = self._careful_logits
-        logits = logits.T
-        rounding = rounding.T
-        is_negative = logits < 0
-        size = torch.where(is_negative, -logits, logits)
-        size_rounding = torch.where(is_negative, -rounding, rounding)
-        # log σ(|ℓ|) is −softplus(−|ℓ|), and log σ(−|ℓ|) is that less |ℓ|. The value of x_d that the
-        # sign of ℓ speaks against has the second; its |ℓ| are the large terms, cut so that sums of all
-        # rows are exact in 53 bits.
-        is_wrong = torch.cat([is_negative, ~is_negative])
-        wrong_size = torch.cat([size, size]).where(is_wrong, 0.0)
-        leading, remainder = split(wrong_size, 0, 52 - len(wrong_size).bit_length())
-        remainder = remainder + torch.cat([size_rounding, size_rounding]).where(is_wrong, 0.0)
-        return -leading, -remainder - softplus(-torch.cat([size, size]))
-
     def log_weights(
         self, x: Float[Tensor, "N D"], observed: Bool[Tensor, " D"], *, share: bool = False
-    ) -> LogWeights:
-        """log w_g + log p(x_R | z_g), (N, G).
+    ) -> Float[Tensor, "N G"]:
+        """log w_g + log p(x_R | z_g), (N, G), in double precision.
 
         Args:
             x: data, (N, D), zeros and ones.
@@ -279,13 +190,6 @@ class BernoulliMixture:
             share: whether other sets R follow: the normalizers of all coordinates are kept then.
         """
         rows = observed.nonzero().flatten()  # searched once; index_select's gradient sorts nothing
-        prior = double(self.grid.log_weights)
-        if self.is_careful:
-            ones = double(x[:, rows])
-            values = torch.cat([ones, 1.0 - ones], dim=1)
-            rows = torch.cat([rows, rows + len(observed)])
-            leading, remainder = (values @ part.index_select(0, rows) for part in self._log_factors)
-            return LogWeights.of_parts(leading, remainder + prior)
         w = self.loadings.index_select(0, rows)
         b = self.offset.index_select(0, rows)
         if share:
@@ -295,10 +199,10 @@ class BernoulliMixture:
         # One pass over (N, G): the offset's share travels as one more coordinate of z, always 1.
         statistics = double(x[:, rows]) @ double(torch.cat([w, b[:, None]], dim=1))
         nodes = F.pad(double(self.grid.nodes), (0, 1), value=1.0)
-        return LogWeights(torch.addmm(prior - normalizer, statistics, nodes.T), prior.new_zeros(()))
+        return torch.addmm(double(self.grid.log_weights) - normalizer, statistics, nodes.T)
 
     def log_conditional(
-        self, log_weights: LogWeights, x: Float[Tensor, "N D"], hidden: Int[Tensor, " M"]
+        self, log_weights: Float[Tensor, "N G"], x: Float[Tensor, "N D"], hidden: Int[Tensor, " M"]
     ) -> Float[Tensor, "N M"]:
         """log p(x_d | x_R) of some coordinates.
 
@@ -310,78 +214,12 @@ class BernoulliMixture:
         Returns:
             Nats, (N, M).
         """
-        columns = x[:, hidden]
-        if self.is_careful:
-            logits = self._careful_logits[0].index_select(1, hidden)
-        else:
-            logits = self.grid.nodes @ self.loadings[hidden].T + self.offset[hidden]
-        return log_mixture(log_weights.differences, logits, columns.to(logits)).to(x)
+        logits = self.grid.nodes @ self.loadings[hidden].T + self.offset[hidden]
+        return log_mixture(log_weights, logits, x[:, hidden].to(logits)).to(x)
 
 
 def _log_normalizers(grid: Grid, loadings: Tensor, offset: Tensor) -> Float[Tensor, "G D"]:
     return softplus(double(grid.nodes) @ double(loadings).mT + double(offset))
-
-
-def _require_finite_logits(loadings: Tensor, offset: Tensor) -> None:
-    """Refuse finite parameters. Which of them are too large for their grid is known already."""
-    largest = loadings.detach().abs().max().item()
-    largest_offset = offset.detach().abs().max().item()
-    if math.isfinite(largest) and math.isfinite(largest_offset):
-        raise ValueError(
-            f"loadings of up to {largest:.3g} and an offset of up to {largest_offset:.3g} are too "
-            "large: the logits W z + b overflow at the grid's nodes. Make both smaller."
-        )
-
-
-def _exact_logits(
-    nodes: Float[Tensor, "G K"], loadings: Float[Tensor, "D K"], offset: Float[Tensor, " D"]
-) -> tuple[Float[Tensor, "G D"], Float[Tensor, "G D"]]:
-    """W z + b from three times the digits of double precision, and what rounding takes from it.
-
-    Terms of 1e17 leave an error of 16 where they cancel, and another one for each way in which a
-    processor adds them. Ogita, Rump & Oishi 2005, "Accurate sum and dot product": SumK with K = 3.
-    """
-    plain = nodes @ loadings.T + offset
-    parts = []
-    with torch.no_grad():
-        # Two arrays a product and one of the offset, and what is made on the way.
-        bytes_of_a_node = 8 * len(loadings) * (2 * nodes.shape[1] + 8)
-        for rows in chunks(len(nodes), bytes_of_a_node):
-            terms = [offset.expand(len(nodes[rows]), -1)]
-            for z, w in zip(nodes[rows].T, loadings.T, strict=True):
-                terms.extend(_two_product(z[:, None], w))
-            for _ in range(2):
-                for k in range(1, len(terms)):
-                    terms[k], terms[k - 1] = _two_sum(terms[k - 1], terms[k])
-            small = functools.reduce(torch.add, terms[:-1])
-            parts.append(torch.stack(_two_sum(terms[-1], small)))
-        exact, rounding = torch.cat(parts, dim=1)
-    # The value of the one, the derivative of the other.
-    logits = exact + (plain - plain.detach())
-    return logits, rounding
-
-
-def _two_sum(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """a + b and what rounding took from it (Knuth)."""
-    total = a + b
-    part = total - a
-    return total, (a - (total - part)) + (b - part)
-
-
-def _two_product(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """a b and what rounding took from it (Dekker), for numbers in double precision."""
-    product = a * b
-    a_high, a_low = _halves(a)
-    b_high, b_low = _halves(b)
-    error = ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
-    return product, error
-
-
-def _halves(values: Float[Tensor, "..."]) -> tuple[Tensor, Tensor]:
-    """``values`` in double precision as two numbers of half as many digits, which overflow nowhere."""
-    # Without the lowest 27 of 53 binary digits.
-    high = (values.view(torch.int64) & -(2**27)).view(torch.float64)
-    return high, values - high
 
 
 def log_total(log_weights: Float[Tensor, "N G"]) -> Float[Tensor, " N"]:

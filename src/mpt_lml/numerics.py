@@ -234,18 +234,6 @@ def chunks(total: int, bytes_per_item: int, budget: int = WORKING_BYTES) -> Iter
         yield slice(start, min(total, start + step))
 
 
-def split(values: Tensor, dim: int, bits: int) -> tuple[Tensor, Tensor]:
-    """``values`` as two parts, the first with so many bits below the largest along ``dim``.
-
-    Sums of such first parts are exact while they are below 2^(53 − bits) of the largest (Ozaki et al.
-    2012). The derivative is all in the second.
-    """
-    with torch.no_grad():
-        unit = torch.frexp(values.abs().amax(dim=dim, keepdim=True)).exponent - bits
-        leading = torch.ldexp(torch.ldexp(values, -unit).round(), unit)
-    return leading, values - leading
-
-
 def pick(weights: Float[Tensor, "N C"], level: Float[Tensor, " N"]) -> Int[Tensor, " N"]:
     """Category of each row in which the cumulative sum of the weights passes ``level``.
 

@@ -434,7 +434,6 @@ def grid_calls() -> list[Call]:
         valid(grid.sample, 2, generator=at()),
         valid(grid.to, X),
         valid(grids.trapezoid, 1, 9, 5.0),
-        valid(grids.gauss_hermite, 1, 9),
         valid(
             grids.find_modes,
             lambda z: -2 * (z - 3).square().sum(-1),

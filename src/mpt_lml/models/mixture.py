@@ -20,14 +20,7 @@ from mpt_lml.checks import (
 from mpt_lml.grids import Grid
 from mpt_lml.models.base import TractableModel
 from mpt_lml.models.vae import LatentVariableModel, require_binary
-from mpt_lml.numerics import (
-    chunks,
-    differentiable,
-    double,
-    full_precision,
-    split,
-    without_inference,
-)
+from mpt_lml.numerics import chunks, differentiable, double, full_precision, without_inference
 
 __all__ = ["BernoulliPCA", "GridConditional"]
 
@@ -52,7 +45,7 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
     Raises:
         TypeError: for tensors that are not floating point, or of two dtypes.
         ValueError: for K > 3 (``estimators.iwae`` and ``estimators.ais`` need no grid), shapes that do
-            not fit, entries that are not finite, and (when it is used) for logits that overflow.
+            not fit, entries that are not finite, and (when it is used) for logits that are too large.
 
     >>> model = BernoulliPCA(torch.zeros(3, 2))
     >>> model.log_marginal(torch.ones(1, 3)).exp()
@@ -99,10 +92,10 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
             Probabilities, (P, N, G); the prior's for the empty set.
 
         Raises:
-            ValueError: for loadings and offset so large that logits overflow.
+            ValueError: for loadings and offset whose logits are too large.
         """
         all_weights = self._log_weights(self._mixture(), x, observed)
-        return torch.stack([weights.differences.softmax(dim=-1).to(x) for weights in all_weights])
+        return torch.stack([weights.softmax(dim=-1).to(x) for weights in all_weights])
 
     @checked
     def adaptive_log_marginal(
@@ -156,11 +149,11 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
         require_binary(x)
 
     def _mixture(self) -> grids.BernoulliMixture:
-        return grids.BernoulliMixture.of(self.grid, self.loadings, self.offset)
+        return grids.BernoulliMixture(self.grid, self.loadings, self.offset)
 
     def _log_weights(
         self, mixture: grids.BernoulliMixture, x: Tensor, observed: Bool[Tensor, "P D"]
-    ) -> Iterator[grids.LogWeights]:
+    ) -> Iterator[Float[Tensor, "N G"]]:
         """log w_g + log p(x_R | z_g) of one set after the other."""
         # One set needs the normalizers of its own coordinates only, two of nearly all that there are.
         share = len(observed) > 1
@@ -169,7 +162,7 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
 
     def _log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
         all_weights = self._log_weights(self._mixture(), x, observed)
-        return _finite(torch.stack([weights.total().to(x) for weights in all_weights]))
+        return torch.stack([weights.logsumexp(dim=-1).to(x) for weights in all_weights])
 
     def _log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
         mixture = self._mixture()
@@ -178,7 +171,7 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
             hidden = row.nonzero().flatten()
             mixed = mixture.log_conditional(weights, x, hidden)
             values.append(torch.zeros_like(x).index_copy(1, hidden, mixed))
-        return _finite(torch.stack(values))
+        return torch.stack(values)
 
 
 @final
@@ -195,7 +188,7 @@ class GridConditional(TractableModel):
 
     Raises:
         ValueError: for a grid of another K, and (when it is used) for a decoder that is not finite at
-            a node.
+            a node, and data of which no node's log p(x | z) is above −10⁶ nats.
 
     >>> model = BernoulliPCA(torch.ones(3, 1))
     >>> x, mask = torch.ones(2, 3), torch.tensor([[True, False, False]])
@@ -228,16 +221,16 @@ class GridConditional(TractableModel):
     def _log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
         values = []
         for factors in self._factors(x):
-            values.append(self._log_weights(factors, observed).total())
-        return _finite(torch.cat(values, dim=1).to(x))
+            values.append(self._log_weights(factors, observed).logsumexp(dim=-1))
+        return torch.cat(values, dim=1).to(x)
 
     def _log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
         values = [self._log_mixture(factors, mask) for factors in self._factors(x)]
-        return _finite(torch.cat(values, dim=1))
+        return torch.cat(values, dim=1)
 
     def _log_mixture(self, factors: Float[Tensor, "G N D"], mask: Tensor) -> Tensor:
         """log Σ_g ω_g(x_R) p(x_d | z_g) of some data, (P, N, D)."""
-        log_weights = self._log_weights(factors, ~mask).differences
+        log_weights = self._log_weights(factors, ~mask)
         omega = log_weights.softmax(dim=-1).to(factors)
         largest = factors.detach().amax(dim=0)
         sums = torch.einsum("png,gnd->pnd", omega, (factors - largest).exp())
@@ -256,37 +249,32 @@ class GridConditional(TractableModel):
         # About four arrays of that size are made; two of them are in use at a time.
         for rows in chunks(len(x), 2 * bytes_of_a_datum, CACHE_BYTES):
             factors = self.model.log_table(x[rows], nodes)
-            if not factors.detach().sum().isfinite():  # one pass, where all is well
-                _require_finite("log p(x_d | z_g)", factors)
-                _require_finite("log p(x | z_g)", double(factors).abs().sum(dim=-1))
+            _require_sums(factors.detach())
             yield factors
 
-    def _log_weights(self, factors: Float[Tensor, "G N D"], observed: Tensor) -> grids.LogWeights:
-        """log w_g + log p(x_R | z_g), (P, N, G).
-
-        In double precision, as in ``grids.BernoulliMixture`` and for its reason.
-        """
-        factors = double(factors)
-        sets = double(observed).mT
-        prior = self.grid.log_weights.to(factors)
-        log_observed = factors @ sets  # (G, N, P): einsum would copy the factors
-        if grids.has_its_digits(log_observed.amax(dim=0)):
-            return grids.LogWeights(log_observed.permute(2, 1, 0) + prior, prior.new_zeros(()))
-        parts = split(factors, -1, 52 - self.num_features.bit_length())
-        leading, remainder = ((part @ sets).permute(2, 1, 0) for part in parts)
-        return grids.LogWeights.of_parts(leading, remainder + prior)
+    def _log_weights(
+        self, factors: Float[Tensor, "G N D"], observed: Tensor
+    ) -> Float[Tensor, "P N G"]:
+        """log w_g + log p(x_R | z_g), in double precision."""
+        # einsum would copy the factors.
+        log_observed = double(factors) @ double(observed).mT  # (G, N, P)
+        return log_observed.permute(2, 1, 0) + double(self.grid.log_weights).to(log_observed)
 
 
-def _finite(values: Tensor) -> Tensor:
-    """``values``, unless they are too large for their precision."""
-    remedy = f"{values.dtype} holds no such number: parameters are too large, or far from the data."
-    require_entries("log p", values, ~values.isfinite(), "finite", remedy)
-    return values
-
-
-def _require_finite(name: str, values: Tensor) -> None:
-    remedy = "Look at what the decoder answers at the grid's nodes."
-    require_entries(name, values, ~values.isfinite(), "finite", remedy)
+def _require_sums(factors: Float[Tensor, "G N D"]) -> None:
+    """Refuse log p(x_d | z_g) that are not finite, or add up to so much that rounding would be seen."""
+    totals = factors.sum(dim=-1, dtype=torch.float64)
+    if not totals.sum().isfinite():
+        remedy = "Look at what the decoder answers at the grid's nodes."
+        require_entries("log p(x_d | z_g)", factors, ~factors.isfinite(), "finite", remedy)
+        require_entries("log p(x | z_g)", totals, ~totals.isfinite(), "finite", remedy)
+    # A node that is nowhere near the likeliest has no weight, however its sum is rounded.
+    least = totals.amax(dim=0).min().item()
+    if least < -grids.MAX_NATS:
+        raise ValueError(
+            f"log p(x | z) is {least:.3g} nats at the likeliest node of the grid, below "
+            f"{-grids.MAX_NATS:.0e}: rounding would be seen. Use data nearer to the model, or more nodes."
+        )
 
 
 def _require_fit(grid: Grid, latent_dim: int) -> None:

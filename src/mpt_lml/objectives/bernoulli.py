@@ -46,9 +46,9 @@ def mixture(
 
     Raises:
         ValueError: for x that is not 0 or 1, for a mask that hides nothing, and for a grid of
-            another dimension, and for parameters so large that logits overflow.
+            another dimension, and for parameters whose logits are too large.
 
-    >>> grid, x = grids.gauss_hermite(1, 3), torch.ones(1, 2).double()
+    >>> grid, x = grids.trapezoid(1, 9), torch.ones(1, 2).double()
     >>> mixture(0 * x[..., None], 0 * x, x, torch.tensor([[[True, False]]]), grid).exp()
     tensor([0.2500], dtype=torch.float64)
     """
@@ -61,11 +61,11 @@ def mixture(
     runs = zip(loadings, offset, strict=True)
     if mask is None:
         return torch.stack(
-            [_mean_log_marginal(BernoulliMixture.of(grid, w, b), x) for w, b in runs]
+            [_mean_log_marginal(BernoulliMixture(grid, w, b), x) for w, b in runs]
         ).to(x)
     values = []
     for (w, b), masks_of_run in zip(runs, mask, strict=True):
-        model = BernoulliMixture.of(grid, w, b)
+        model = BernoulliMixture(grid, w, b)
         parts = zip(x.tensor_split(len(masks_of_run)), masks_of_run, strict=True)
         totals = [_mixture_score(model, part, hidden, block).sum() for part, hidden in parts]
         values.append(torch.stack(totals).sum() * x.shape[1] / len(x))
@@ -74,11 +74,7 @@ def mixture(
 
 def _mean_log_marginal(model: BernoulliMixture, x: Float[Tensor, "N D"]) -> Float[Tensor, ""]:
     everything = torch.ones_like(x[0], dtype=torch.bool)
-    return _log_total(model.log_weights(x, everything)).mean()
-
-
-def _log_total(log_weights: grids.LogWeights) -> Float[Tensor, " N"]:
-    return log_weights.common + grids.log_total(log_weights.differences)
+    return grids.log_total(model.log_weights(x, everything)).mean()
 
 
 def _mixture_score(
@@ -86,7 +82,7 @@ def _mixture_score(
 ) -> Float[Tensor, " n"]:
     """(1/M) Σ_{j∈A} log p(x_j | x_R) of every datum, or (1/M) log p(x_A) of the ``block``."""
     if block:
-        return _log_total(model.log_weights(x, mask)).to(x) / mask.sum()
+        return grids.log_total(model.log_weights(x, mask)).to(x) / mask.sum()
     hidden = mask.nonzero().flatten()  # only masked columns are mixed
     return model.log_conditional(model.log_weights(x, ~mask), x, hidden).mean(dim=-1)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
-from fractions import Fraction
+from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -15,6 +15,7 @@ from moved import other_device
 from other_device import DEVICE
 
 from mpt_lml import VAE, BernoulliPCA, GridConditional, curves, fit, grids, masks, objectives
+from mpt_lml.models.base import TractableModel
 from mpt_lml.models.vae import require_binary
 
 MODELS = {
@@ -104,8 +105,8 @@ def test_grids_converge_to_the_same_integral(latent_dim: int) -> None:
     adaptive = fine.adaptive_log_marginal(x, nodes_per_axis=61, extent=10.0)
     torch.testing.assert_close(adaptive, reference, atol=1e-8, rtol=0)
     errors = []
-    for nodes in (4, 8, 16, 32):
-        grid = grids.gauss_hermite(latent_dim, nodes)
+    for nodes in (9, 12, 16, 24):
+        grid = grids.trapezoid(latent_dim, nodes, 6.0)
         model = BernoulliPCA(fine.loadings, fine.offset, grid=grid)
         errors.append((model.log_marginal(x) - reference).abs().max().item())
     assert all(later < 0.5 * former for former, later in itertools.pairwise(errors))
@@ -185,21 +186,23 @@ def test_the_elbo_is_a_bound_and_tight_where_the_posterior_is_the_prior() -> Non
     assert bound + 5 * error < exact
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("size", [1e5, 1e13, 1e17, 1e30])
+@pytest.mark.parametrize(
+    ("size", "dtype"), [(7e2, torch.float32), (7e2, torch.float64), (5e4, torch.float64)]
+)
 def test_certain_logits_leave_the_sign_of_z(size: float, dtype: torch.dtype) -> None:
     """p(x | z) is 1 on one half of the line and 0 on the other: p(x) = 1/2."""
     loadings = (size * torch.tensor([[1.0], [-1.0], [0.5]])).to(dtype)
     x = torch.tensor([[1.0, 0.0, 1.0]], dtype=dtype)
     model = BernoulliPCA(loadings)
-    # The weights of the grid's halves add up to 1/2 up to the rounding of 20 numbers.
-    close = {"abs": 20 * torch.finfo(dtype).eps}
+    # The weights of the grid's halves add up to 1/2 up to the rounding of 20 numbers, and sums of
+    # logits keep nine decimals.
+    close = {"abs": max(20 * torch.finfo(dtype).eps, 1e-9)}
     assert model.log_marginal(x).item() == pytest.approx(-math.log(2), **close)
     hidden = torch.tensor([[True, False, True]])
     assert model.log_conditional(x, hidden)[hidden[None]].tolist() == pytest.approx([0, 0], **close)
     assert model.log_subset_marginal(x, ~hidden).item() == pytest.approx(-math.log(2), **close)
     weights = model.posterior_weights(x, hidden)[0, 0]
-    assert (weights[model.grid.nodes[:, 0] < 0] == 0).all()
+    assert weights[model.grid.nodes[:, 0] < 0].max() < 1e-15
     batch = (loadings[None], model.offset[None], x)
     trained = [
         objectives.mixture(*batch, None, model.grid),
@@ -208,9 +211,9 @@ def test_certain_logits_leave_the_sign_of_z(size: float, dtype: torch.dtype) -> 
     assert torch.cat(trained).tolist() == pytest.approx([-math.log(2)] * 2, **close)
 
 
-@pytest.mark.parametrize("size", [1e6, 1e12, 1e18])
+@pytest.mark.parametrize("size", [1e2, 1e4])
 def test_logits_that_cancel_to_the_offset(size: float) -> None:
-    """w·z is 0 on the diagonal and beyond all numbers beside it, where one of two pixels is wrong."""
+    """w·z is 0 on the diagonal and above 100 beside it, where one of two pixels is wrong."""
     loadings = size * torch.tensor([[1.0, -1.0], [-1.0, 1.0]], dtype=torch.float64)
     offset = torch.tensor([0.3, -0.2], dtype=torch.float64)
     model = BernoulliPCA(loadings, offset, grid=grids.trapezoid(2, 9))
@@ -218,58 +221,12 @@ def test_logits_that_cancel_to_the_offset(size: float) -> None:
     on_diagonal = weights[nodes[:, 0] == nodes[:, 1]].sum().log()
     x = torch.ones(1, 2, dtype=torch.float64)
     expected = on_diagonal + torch.nn.functional.logsigmoid(offset).sum()
-    torch.testing.assert_close(model.log_marginal(x)[0], expected, atol=1e-13, rtol=0)
-    assert curves.exact_curve(model, x).area() == pytest.approx(expected.item(), abs=1e-13)
-
-
-def test_both_ways_to_add_up_are_one_function() -> None:
-    """Values, and derivatives in W and b, where neither way loses digits."""
-    model = random_bernoulli(6, 2, 12, seed=4)
-    x = model.sample(5, generator=generator(2))
-    observed = torch.tensor([True, False, True, True, False, False])
-    hidden = (~observed).nonzero().flatten()
-    found = []
-    for careful in (False, True):
-        at = [value.clone().requires_grad_() for value in (model.loadings, model.offset)]
-        mixture = grids.BernoulliMixture.of(model.grid, *at)
-        assert not mixture.is_careful
-        mixture = dataclasses.replace(mixture, is_careful=careful)
-        log_weights = mixture.log_weights(x, observed)
-        at_nodes = log_weights.differences + log_weights.common[..., None]
-        values = torch.cat([at_nodes, mixture.log_conditional(log_weights, x, hidden)], dim=1)
-        shares = torch.randn(values.shape, generator=generator(3), dtype=torch.float64)
-        found.append([values, *torch.autograd.grad((shares * values).sum(), at)])
-    for quick, careful in zip(*found, strict=True):
-        torch.testing.assert_close(quick, careful, atol=1e-11, rtol=0)
-
-
-# In single precision terms of a thousand leave an error of 1e-4 already.
-@pytest.mark.parametrize(
-    ("size", "dtype"),
-    [(size, torch.float64) for size in (1e6, 1e12, 1e17, 1e30)]
-    + [(size, torch.float32) for size in (1e3, 1e12, 1e17, 1e30)],
-)
-def test_a_logit_has_all_its_digits_where_its_terms_cancel(size: float, dtype: torch.dtype) -> None:
-    """A grid of one node: log p(x_d) is log σ(w_d·z + b_d), beside fractions."""
-    normal = {"generator": generator(1), "dtype": dtype}
-    z = torch.randn(1, 3, **normal)
-    loadings = size * torch.randn(60, 3, **normal)
-    offset = torch.randn(60, **normal) - loadings @ z[0]
-    grid = grids.Grid(z, torch.zeros(1, dtype=dtype))
-    model = BernoulliPCA(loadings, offset, grid=grid)
-    exact = []
-    for w, b in zip(loadings.tolist(), offset.tolist(), strict=True):
-        terms = zip(map(Fraction, w), map(Fraction, z[0].tolist()), strict=True)
-        exact.append(float(Fraction(b) + sum(a * c for a, c in terms)))
-    assert max(map(abs, exact)) < 1e-2 * size  # they do cancel
-    expected = torch.nn.functional.logsigmoid(torch.tensor(exact, dtype=torch.float64))
-    found = model.log_conditional(torch.ones(1, 60, dtype=dtype), torch.ones(1, 60).bool())[0, 0]
-    close = 2 * torch.finfo(dtype).eps
-    torch.testing.assert_close(found.double(), expected, atol=close, rtol=close)
+    torch.testing.assert_close(model.log_marginal(x)[0], expected, atol=1e-9, rtol=0)
+    assert curves.exact_curve(model, x).area() == pytest.approx(expected.item(), abs=1e-9)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("size", [1e7, 1e12, 1e16])
+@pytest.mark.parametrize("size", [40.0, 1e3])
 def test_what_no_node_explains_is_still_weighed(size: float, dtype: torch.dtype) -> None:
     """All pixels are ones, and z = ±1 makes either half of them: however impossible, offsets decide.
 
@@ -286,8 +243,7 @@ def test_what_no_node_explains_is_still_weighed(size: float, dtype: torch.dtype)
     grid = grids.Grid(nodes, torch.tensor([0.25, 0.75], dtype=dtype).log())
     x = torch.ones(1, len(offset), dtype=dtype)
     hidden = (torch.arange(len(offset)) == 2 * half)[None]
-    # What is left of 45 leading binary digits of 1e16 is 300, in sums of 80 numbers.
-    close = max(8 * torch.finfo(dtype).eps, 80 * 300 * torch.finfo(torch.float64).eps)
+    close = max(8 * torch.finfo(dtype).eps, 1e-9)
     bernoulli = BernoulliPCA(loadings, offset, grid=grid)
     # Beside such loadings the logit of a decoder, one number, has no place for an offset.
     decoder = GridConditional(BernoulliPCA(loadings, grid=grid), grid)
@@ -308,31 +264,36 @@ def test_what_no_node_explains_is_still_weighed(size: float, dtype: torch.dtype)
 
 
 def test_a_node_without_any_logits_beside_one_of_large_ones() -> None:
-    loadings = torch.tensor([[1e8], [-1e8]], dtype=torch.float64)
+    loadings = torch.tensor([[1e5], [-1e5]], dtype=torch.float64)
     nodes = torch.tensor([[1.0], [1e-320]], dtype=torch.float64)
     grid = grids.Grid(nodes, torch.tensor([0.5, 0.5], dtype=torch.float64).log())
     x = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
     found = BernoulliPCA(loadings, grid=grid).log_marginal(x).item()
-    # A handful of sums and logarithms of numbers up to log 4, each off by an ulp or so: 4e-16.
-    assert found == pytest.approx(math.log(0.5 + 0.5 / 4), abs=1e-14)
+    assert found == pytest.approx(math.log(0.5 + 0.5 / 4), abs=1e-9)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("largest", ["loadings", "offset"])
 def test_certain_pixels_have_probability_one(largest: str, dtype: torch.dtype) -> None:
-    """Logits of 1e17 and random digits, all of the right sign: no sum of them is left over."""
+    """Logits of random digits, all of the right sign: no sum of them is left over."""
     x = (torch.rand(1, 60, generator=generator(1)) < 0.5).to(dtype)
-    logits = 1e17 * (2 * x[0] - 1) * torch.rand(60, generator=generator(2), dtype=dtype)
-    loadings = logits[:, None] if largest == "loadings" else torch.zeros(60, 1, dtype=dtype)
-    offset = logits if largest == "offset" else torch.zeros(60, dtype=dtype)
+    sizes = 100.0 + 3e3 * torch.rand(60, generator=generator(2), dtype=dtype)
+
+    def parameters(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        zero = torch.zeros(60, dtype=dtype)
+        return (logits[:, None], zero) if largest == "loadings" else (zero[:, None], logits)
+
     one = torch.ones(1, 1, dtype=dtype)
-    model = BernoulliPCA(loadings, offset, grid=grids.Grid(one, torch.zeros(1, dtype=dtype)))
-    assert model.log_marginal(x).item() == 0
+    grid = grids.Grid(one, torch.zeros(1, dtype=dtype))
+    loadings, offset = parameters((2 * x[0] - 1) * sizes)
+    model = BernoulliPCA(loadings, offset, grid=grid)
+    assert abs(model.log_marginal(x).item()) <= 1e-9
+    assert abs(objectives.mixture(loadings[None], offset[None], x, None, grid).item()) <= 1e-9
     # The posterior that is the prior has no divergence, and its draw is 1.
     encoder = (torch.zeros(1, 1, 60, dtype=dtype), 0 * one, 0 * one)
+    loadings, offset = parameters((2 * x[0] - 1) * 1e14 * sizes)
     batch = (loadings[None], offset[None])
     assert objectives.linear_elbo(*batch, *encoder, x, one[None]).item() == 0
-    assert objectives.mixture(*batch, x, None, model.grid).item() == 0
 
 
 def test_an_adaptive_grid_in_single_precision() -> None:
@@ -384,9 +345,10 @@ def saying(value: float) -> GridConditional:
     return GridConditional(VAE(encode, decode, num_features=4, latent_dim=2), MODEL.grid)
 
 
-OVERFLOW = (
-    r"loadings of up to 1e\+308 and an offset of up to 0 are too large: the logits .* overflow"
+TOO_LARGE = (
+    r"loadings of up to .* and an offset of up to .* are too large: rounding .* in the logits"
 )
+LIKELIEST = r"log p\(x \| z\) is .* nats at the likeliest node of the grid, below -1e\+06"
 W = torch.ones(4, 2, dtype=torch.float64)
 MODEL = BernoulliPCA(W)
 X = torch.zeros(2, 4, dtype=torch.float64)
@@ -430,16 +392,6 @@ BAD = {
         ValueError,
         r"nodes_per_axis = 65 in 3 dimensions are 2\.746e\+05, more than the 262144",
     ),
-    "the same by Gauss and Hermite": (
-        lambda: grids.gauss_hermite(3, 65),
-        ValueError,
-        r"nodes_per_axis = 65 in 3 dimensions are 2\.746e\+05, more than the 262144",
-    ),
-    "weights too small for a number": (
-        lambda: grids.gauss_hermite(1, 371),
-        ValueError,
-        r"nodes_per_axis must be in 2\.\.370 .* got 371.* grids\.trapezoid",
-    ),
     "empty grid": (lambda: grids.trapezoid(2, 1), ValueError, "nodes_per_axis"),
     "an adaptive grid too wide for its nodes": (
         lambda: BernoulliPCA(W).adaptive_log_marginal(X, extent=20.0),
@@ -476,40 +428,45 @@ BAD = {
         ValueError,
         "decoder's output at the nodes must be finite, .* is inf .*Look at its weights",
     ),
-    "logits that overflow": (
+    "logits that are too large": (
         lambda: BernoulliPCA(W * 1e308).log_marginal(X),
         ValueError,
-        OVERFLOW,
+        TOO_LARGE,
     ),
-    "conditionals of logits that overflow": (
+    "conditionals of logits that are too large": (
         lambda: BernoulliPCA(W * 1e308).log_conditional(X, X[:1] == 0),
         ValueError,
-        OVERFLOW,
+        TOO_LARGE,
     ),
-    "posterior weights of logits that overflow": (
+    "posterior weights of logits that are too large": (
         lambda: BernoulliPCA(W * 1e308).posterior_weights(X, X[:1] == 0),
         ValueError,
-        OVERFLOW,
+        TOO_LARGE,
     ),
-    "training at logits that overflow": (
+    "training at logits that are too large": (
         lambda: objectives.mixture(W[None] * 1e308, W[None, :, 0] * 0, X, None, MODEL.grid),
         ValueError,
-        OVERFLOW,
+        TOO_LARGE,
     ),
-    "a log-probability that single precision does not hold": (
+    "an offset that single precision does not hold": (
         lambda: BernoulliPCA(W.float() * 0, W[:, 0].float() * 3e38).log_marginal(X.float()),
         ValueError,
-        r"log p\[0, 0\] is -inf .*torch\.float32 holds no such number",
+        TOO_LARGE,
     ),
-    "the same of a decoder": (
+    "logits of a decoder that single precision does not hold": (
         lambda: saying(3e38).log_marginal(X.float()),
         ValueError,
-        r"log p\[0, 0\] is -inf .*torch\.float32 holds no such number",
+        LIKELIEST,
+    ),
+    "logits of a decoder that leave no digit": (
+        lambda: saying(1e22).log_conditional(X, X[:1] == 0),
+        ValueError,
+        LIKELIEST,
     ),
     "a decoder whose log-probabilities have no sum": (
         lambda: saying(1e308).log_marginal(X),
         ValueError,
-        r"log p\(x \| z_g\)\[0, 0\] is inf .*Look at what the decoder answers",
+        r"log p\(x \| z_g\)\[0, 0\] is -inf .*Look at what the decoder answers",
     ),
     "infinite loadings": (
         lambda: BernoulliPCA(W / 0),
@@ -524,6 +481,62 @@ BAD = {
 def test_bad_input(call, error, message) -> None:
     with pytest.raises(error, match=message):
         call()
+
+
+ANSWERS: dict[str, Callable[[TractableModel, torch.Tensor], object]] = {
+    "exact_curve": curves.exact_curve,
+    "log_marginal": lambda model, x: model.log_marginal(x),
+    "log_subset_marginal": lambda model, x: model.log_subset_marginal(x, x < 1),
+    "mean_log_subset_marginal": lambda model, x: model.mean_log_subset_marginal(x, x < 1),
+    "log_conditional": lambda model, x: model.log_conditional(x, x < 1),
+    "mean_log_conditional": lambda model, x: model.mean_log_conditional(x, x < 1),
+    "log_each": lambda model, x: model.log_each(x, x < 1),
+}
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("name", ANSWERS)
+class TestAllRefuseAlike:
+    """One datum is unlikely at every node: also where what is asked of it alone is not."""
+
+    x = torch.tensor([[0.0, 0.0, 1.0], [0.0, 0.0, 0.0]], dtype=torch.float64)
+
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+    def test_a_decoder(self, name: str, dtype: torch.dtype) -> None:
+        def model(logit: float) -> GridConditional:
+            weight = torch.tensor([[0.1], [0.1], [0.1]], dtype=dtype)
+            offset = torch.tensor([-1.0, 2.0, logit], dtype=dtype)
+
+            def decode(z: torch.Tensor) -> torch.Tensor:
+                return z @ weight.mT + offset
+
+            def encode(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+                raise AssertionError("a grid asks no encoder")
+
+            vae = VAE(encode, decode, num_features=3, latent_dim=1)
+            return GridConditional(vae, grids.trapezoid(1, 9))
+
+        ANSWERS[name](model(-0.99e6), self.x.to(dtype))
+        with pytest.raises(ValueError, match=LIKELIEST):
+            ANSWERS[name](model(-1.01e6), self.x.to(dtype))
+
+    @pytest.mark.parametrize(
+        ("limit", "dtype"), [(1e6, torch.float64), (4e3, torch.float32)], ids=str
+    )
+    def test_large_logits(self, name: str, limit: float, dtype: torch.dtype) -> None:
+        zero = torch.zeros(3, 1, dtype=dtype)
+        for share, expectation in (
+            (0.99, nullcontext()),
+            (1.01, pytest.raises(ValueError, match=TOO_LARGE)),
+        ):
+            offset = torch.tensor([0.0, 0.0, share * limit], dtype=dtype)
+            with expectation:
+                ANSWERS[name](BernoulliPCA(zero, offset), self.x.to(dtype))
+
+    def test_logits_that_add_up(self, name: str) -> None:
+        halves = torch.tensor([0.0, 0.505e6, 0.505e6], dtype=torch.float64)
+        with pytest.raises(ValueError, match=TOO_LARGE):
+            ANSWERS[name](BernoulliPCA(torch.zeros(3, 1).double(), halves), self.x)
 
 
 BERNOULLI = random_bernoulli(6, 2, 12)

@@ -169,7 +169,7 @@ class TestRefused:
     def test_pixels_that_are_neither_0_nor_1(self) -> None:
         w, b, x = torch.zeros(1, 2, 1), torch.zeros(1, 2), torch.tensor([[0.0, 1.0], [1.0, 0.3]])
         c, z = torch.zeros(1, 1), torch.zeros(1, 2, 1)
-        grid = grids.gauss_hermite(1, 3).to(w)
+        grid = grids.trapezoid(1, 9).to(w)
         calls = {
             "mixture": lambda x: objectives.mixture(w, b, x, None, grid),
             "linear_elbo": lambda x: objectives.linear_elbo(w, b, w.mT, c, c, x, z),
@@ -205,7 +205,7 @@ def test_every_datum_counts_alike_in_parts_that_are_not(
 
 @pytest.mark.bad_input
 def test_every_model_is_given_its_own_masks() -> None:
-    grid, x = grids.gauss_hermite(1, 3), torch.ones(2, 2).double()
+    grid, x = grids.trapezoid(1, 9), torch.ones(2, 2).double()
     loadings, offset = torch.zeros(2, 2, 1).double(), torch.zeros(2, 2).double()
     mask = torch.tensor([[[True, False]]])
     with pytest.raises(ValueError):
