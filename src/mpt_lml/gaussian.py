@@ -18,7 +18,7 @@ from torch import Tensor
 
 from mpt_lml.checks import check, checked
 from mpt_lml.masks import each_masks_something
-from mpt_lml.numerics import LOG_2PI, double, log_normal, to_host
+from mpt_lml.numerics import LOG_2PI, double, to_host
 
 __all__ = [
     "LowRankPosterior",
@@ -281,19 +281,29 @@ class LowRankPosterior:
         latent_mean, residual = self._mean_and_residual(wide)
         return latent_mean.to(self.dtype), residual.to(self.dtype)
 
-    def log_conditional(self, centered: Float[Tensor, "... N D"]) -> Float[Tensor, "*B P N D"]:
-        """log p(x_j | x_R) of every datum; meaningful where j is not in R.
+    def log_conditional(
+        self, centered: Float[Tensor, "... N D"], *, out: Tensor | None = None
+    ) -> Float[Tensor, "*B P N D"]:
+        """log p(x_j | x_R) of every datum.
 
         Args:
             centered: x − μ, (..., N, D).
+            out: written to and returned, where no derivative is wanted.
 
         Returns:
-            Nats, (..., P, N, D).
+            Nats, (..., P, N, D); 0 where j is in R.
         """
         wide = self._wide("centered", centered, _DATA_OF_EACH_SET)
         require_near(largest_deviation(wide), self.smallest_noise)
-        _, residual = self._mean_and_residual(wide)
-        return log_normal(residual, self._variance().unsqueeze(-2)).to(self.dtype)
+        # W E[z | x_R] is Tᵀ T_R x. What follows are four passes over (..., P, N, D).
+        explained = wide @ self.whitened_observed.mT @ self.whitened
+        square = explained.sub_(wide).square_()
+        variance = self._variance()
+        is_observed = self.observed > 0
+        constant = (-0.5 * (LOG_2PI + variance.log())).masked_fill(is_observed, 0.0)
+        weight = (-0.5 / variance).masked_fill(is_observed, 0.0)
+        values = torch.addcmul(constant[..., None, :], square, weight[..., None, :], out=out)
+        return values.to(self.dtype)
 
     def mean_log_conditional(self, moment: Float[Tensor, "*#B D D"]) -> Float[Tensor, "*B P D"]:
         """The same averaged over data, which enter through their second moment.

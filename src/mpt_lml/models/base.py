@@ -121,7 +121,7 @@ class ConditionalModel(ABC):
             Nats, (P, N, D); 0 where not masked.
         """
         with self._precision():
-            return _zero_outside(self._log_conditional(x, mask), mask[:, None])
+            return self._log_conditional_or_zero(x, mask)
 
     @checked
     def mean_log_conditional(self, x: Data, mask: Masks) -> Float[Tensor, "P D"]:
@@ -170,11 +170,15 @@ class ConditionalModel(ABC):
         """x (N, D) and mask (P, D) -> (P, N, D)."""
         return self._every_pair(self._log_each, x, mask)
 
+    def _log_conditional_or_zero(self, x: Tensor, mask: Tensor) -> Tensor:
+        """The same, and 0 where not masked: a model overrides it that writes zeros as it goes."""
+        return _zero_outside(self._log_conditional(x, mask), mask[:, None])
+
     def _mean_log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
         """x (N, D) and mask (P, D) -> (P, D)."""
         means = []
         for rows in chunks(len(mask), _BYTES_OF_A_COORDINATE * len(x) * self.num_features):
-            values = _zero_outside(self._log_conditional(x, mask[rows]), mask[rows, None])
+            values = self._log_conditional_or_zero(x, mask[rows])
             means.append(values.mean(dim=1))
         return torch.cat(means)
 

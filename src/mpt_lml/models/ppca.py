@@ -174,13 +174,15 @@ class PPCA(TractableModel):
     def _log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
         return self._given(observed).log_marginal(self._centered(x))
 
-    def _log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
+    def _log_conditional_or_zero(self, x: Tensor, mask: Tensor) -> Tensor:
         centered = self._centered(x)
-        bytes_of_a_mask = 2 * 8 * x.numel()  # residuals and log-densities
-        values = []
-        for rows in chunks(len(mask), bytes_of_a_mask, CACHE_BYTES):
-            values.append(self._given(~mask[rows]).log_conditional(centered))
-        return torch.cat(values)
+        parameters = (centered, self.loadings, self.noise_variance)
+        if torch.is_grad_enabled() and any(value.requires_grad for value in parameters):
+            return self._given(~mask).log_conditional(centered)
+        values = x.new_empty(len(mask), *x.shape)
+        for rows in chunks(len(mask), 8 * x.numel(), 2 * CACHE_BYTES):
+            self._given(~mask[rows]).log_conditional(centered, out=values[rows])
+        return values
 
     def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
         # A mask of its own for each datum: sets of one datum, so that masks remain the batch axis.

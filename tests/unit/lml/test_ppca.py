@@ -12,6 +12,7 @@ from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 
 from mpt_lml import PPCA, gaussian, masks
+from mpt_lml.models import ppca
 from mpt_lml.numerics import log_normal
 
 PPCAS = {
@@ -140,3 +141,49 @@ def test_the_mean_over_data_of_a_stiff_model_is_the_mean() -> None:
     x, mask = model.sample(4, generator=generator(1)), masks.subsets(6)[1:]
     each = model.log_conditional(x, mask).mean(dim=1)
     torch.testing.assert_close(model.mean_log_conditional(x, mask), each, atol=1e-7, rtol=0)
+
+
+@pytest.mark.parametrize("with_slope", [False, True])
+def test_conditionals_are_those_of_one_mask_at_a_time(
+    with_slope: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More masks than are computed at once, the last ones fewer, and zeros between."""
+    model = random_ppca(6, 2, seed=1)
+    loadings = model.loadings.clone().requires_grad_(with_slope)
+    model = PPCA(loadings, model.noise_variance, model.mean)
+    x = model.sample(9, generator=generator(1)).detach()
+    mask = masks.sample_masks(17, 6, masks.UniformSize(), generator=generator(2))
+    monkeypatch.setattr(ppca, "CACHE_BYTES", 3 * x.numel() * x.element_size() // 2)  # three masks
+    expected = torch.cat([model.log_conditional(x, row[None]) for row in mask])
+    values = model.log_conditional(x, mask)
+    torch.testing.assert_close(values, expected, atol=EXACT, rtol=0)
+    assert (values[~mask[:, None].expand_as(values)] == 0).all()
+    assert values.requires_grad == with_slope
+    if with_slope:
+        slopes = [torch.autograd.grad(each.sum(), loadings)[0] for each in (values, expected)]
+        torch.testing.assert_close(*slopes, atol=0, rtol=1e-9)
+
+
+def test_a_conditional_has_gradients_in_noise_or_data_alone() -> None:
+    model = random_ppca(3, 1, seed=1)
+    x = model.sample(2, generator=generator(1))
+    mask = masks.subsets(3)[1:]
+
+    def at(noise: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return PPCA(model.loadings, noise).log_conditional(x, mask)
+
+    noise = model.noise_variance.clone()
+    assert torch.autograd.gradcheck(at, (noise.requires_grad_(), x))
+    assert torch.autograd.gradcheck(at, (noise.detach(), x.clone().requires_grad_()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_conditionals_are_written_where_they_are_wanted(dtype: torch.dtype) -> None:
+    model = random_ppca(6, 2, seed=1)
+    loadings = model.loadings.to(dtype)
+    x = torch.randn(4, 6, generator=generator(1), dtype=dtype)
+    given = gaussian.LowRankPosterior.of(loadings, loadings.new_tensor(0.3), masks.subsets(6))
+    expected = given.log_conditional(x)
+    output = torch.full_like(expected, math.nan)
+    assert given.log_conditional(x, out=output) is output
+    torch.testing.assert_close(output, expected, atol=0, rtol=2 * torch.finfo(dtype).eps)
