@@ -32,10 +32,10 @@ MAX_SIGNAL_TO_NOISE = 2e10
 times that, in parts of themselves: 4e-6 here."""
 
 MAX_DEVIATION = 1e5
-"""Largest |x_j − μ_j|/σ: squares are 10^10, and a log-density made of them keeps its sixth decimal."""
+"""Largest |x_j − μ_j|/σ. Its square is 10¹⁰, and a sum of such squares has a rounding error of 1e-6."""
 
 _MOST_ROUNDING = 1e-8
-"""Nats a coordinate: a dense covariance that loses more is refused."""
+"""Largest error of rounding, in nats a coordinate, with which a dense covariance is accepted."""
 
 _EPSILON = torch.finfo(torch.float64).eps
 # How many entries of w_d w_dᵀ for all d, D K² doubles, a core's cache holds: 2 MiB.
@@ -172,7 +172,7 @@ def divergence(p: Float[Tensor, "D D"], q: Float[Tensor, "*B D D"]) -> Float[Ten
 
 
 def _cholesky(name: str, matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """The Cholesky factor in double precision, and nats that rounding may change at 1 sd."""
+    """The Cholesky factor in double precision, and the nats that rounding may change at 1 sd."""
     require_definite(name, matrix)
     wide = double(matrix)
     factor = torch.linalg.cholesky(wide)
@@ -187,7 +187,7 @@ def _cholesky(name: str, matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class _Moments(NamedTuple):
-    """What is needed of a second moment C = XᵀX/N about the mean, with T and T_R of the posterior."""
+    """Products of a second moment C = XᵀX/N about the mean with T and T_R of the posterior."""
 
     square: Tensor  # the diagonal of C
     cross: Tensor  # T_R C_R:, the only product with D² terms
@@ -202,7 +202,7 @@ _MOMENT = Float[Tensor, "... D D"]
 
 @dataclass(frozen=True, eq=False)
 class LowRankPosterior:
-    """p(z | x_R) for P observed sets at once: all that the conditionals of x need.
+    """The posterior p(z | x_R) for P observed sets at once, from which every conditional of x follows.
 
     L is the ``factor`` of σ² Λ_R = L Lᵀ, T = L⁻¹ Wᵀ is called ``whitened``, and T_R are its columns
     in R. All axes before those named (written ...) are a batch of models, each with its own loadings
@@ -238,7 +238,7 @@ class LowRankPosterior:
         noise_variance: Float[Tensor, "..."],
         observed: Bool[Tensor, "*#B P D"],
     ) -> "LowRankPosterior":
-        """Factor σ² Λ_R for every row R of ``observed``: O(P (D K² + K³)) a model.
+        """Factor σ² Λ_R for every row R of ``observed``, in O(P (D K² + K³)) operations a model.
 
         Args:
             loadings: W, (..., D, K).
@@ -269,7 +269,7 @@ class LowRankPosterior:
         return self._variance().to(self.dtype)
 
     def mean_and_residual(self, centered: Float[Tensor, "... N D"]) -> tuple[Tensor, Tensor]:
-        """E[z | x_R] of every datum, or of each set's own, and what it leaves of x.
+        """The mean of p(z | x_R) for every datum, or for data of each set, and the residual of x.
 
         Args:
             centered: x − μ, (..., N, D).
@@ -284,11 +284,11 @@ class LowRankPosterior:
     def log_conditional(
         self, centered: Float[Tensor, "... N D"], *, out: Tensor | None = None
     ) -> Float[Tensor, "*B P N D"]:
-        """log p(x_j | x_R) of every datum.
+        """Log-density of each x_j given x_R, of every datum.
 
         Args:
             centered: x − μ, (..., N, D).
-            out: written to and returned, where no derivative is wanted.
+            out: where the result is written to, (..., P, N, D); without derivatives only.
 
         Returns:
             Nats, (..., P, N, D); 0 where j is in R.
@@ -306,7 +306,7 @@ class LowRankPosterior:
         return values.to(self.dtype)
 
     def mean_log_conditional(self, moment: Float[Tensor, "*#B D D"]) -> Float[Tensor, "*B P D"]:
-        """The same averaged over data, which enter through their second moment.
+        """Mean over data of :meth:`log_conditional`, from their second moment.
 
         The mean squared residual is ``C_jj − 2 T_jᵀ T_R C_:j + T_jᵀ (T_R C T_Rᵀ) T_j``: O(D² K) a
         mask, whatever N.
@@ -325,7 +325,7 @@ class LowRankPosterior:
         return (-0.5 * (LOG_2PI + variance.log() + residual_square / variance)).to(self.dtype)
 
     def log_marginal(self, centered: Float[Tensor, "N D"]) -> Float[Tensor, "*B P N"]:
-        """log p(x_R) of every datum; 0 where R is empty.
+        """Log-density of x_R, of every datum; 0 where R is empty.
 
         Args:
             centered: x − μ, (N, D).
@@ -338,7 +338,7 @@ class LowRankPosterior:
         return (self.log_constant()[..., None] - 0.5 * self._quadratic(wide)).to(self.dtype)
 
     def mean_log_marginal(self, moment: Float[Tensor, "*#B D D"]) -> Float[Tensor, "*B P"]:
-        """log p(x_R) averaged over data, which enter through their second moment.
+        """Mean over data of :meth:`log_marginal`, from their second moment.
 
         Args:
             moment: C = XᵀX/N about the mean, (..., D, D).
@@ -354,7 +354,7 @@ class LowRankPosterior:
         return (self.log_constant() - 0.5 * quadratic).to(self.dtype)
 
     def quadratic(self, centered: Float[Tensor, "N D"]) -> Float[Tensor, "*B P N"]:
-        """x_Rᵀ (W_R W_Rᵀ + σ² I)⁻¹ x_R of every datum.
+        """Quadratic form x_Rᵀ (W_R W_Rᵀ + σ² I)⁻¹ x_R of every datum.
 
         Args:
             centered: x − μ, (N, D).
@@ -365,7 +365,7 @@ class LowRankPosterior:
         return self._quadratic(self._wide("centered", centered, _DATA)).to(self.dtype)
 
     def log_constant(self) -> Tensor:
-        """log N(0; 0, W_R W_Rᵀ + σ² I) of every set, nats, (..., P), in double precision."""
+        """Log-density of x_R at its mean, nats, (..., P), in double precision."""
         log_det = 2.0 * self.factor.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
         size = self.observed.sum(dim=-1)
         latent_dim = self.loadings.shape[-1]
@@ -373,7 +373,7 @@ class LowRankPosterior:
         return -0.5 * (size * LOG_2PI + log_det + (size - latent_dim) * log_noise)
 
     def _wide(self, name: str, value: Tensor, annotation: object) -> Tensor:
-        """``value`` checked and in double precision. It may be wider than the loadings were."""
+        """Check ``value``, which may be wider than the loadings were, and make it double precision."""
         # For the check only, which refuses two dtypes: loadings as the caller gave them.
         is_wide = getattr(value, "dtype", None) == torch.float64
         loadings = self.loadings if is_wide else self.loadings.to(self.dtype)
@@ -390,7 +390,7 @@ class LowRankPosterior:
         return torch.addcmul(noise, noise, self.whitened.square().sum(dim=-2))
 
     def _quadratic(self, centered: Tensor) -> Tensor:
-        """x_Rᵀ Σ_RR⁻¹ x_R, (..., P, N)."""
+        """Quadratic form x_Rᵀ Σ_RR⁻¹ x_R, (..., P, N)."""
         total = self.observed @ centered.square().mT
         explained = (centered @ self.whitened_observed.mT).square().sum(dim=-1)
         return (total - explained) / self.noise_variance[..., None, None]
@@ -405,7 +405,7 @@ class LowRankPosterior:
 
 
 def _smallest_noise(loadings: Tensor, noise_variance: Tensor) -> float:
-    """The smallest σ² of all models, none of which is too small beside its ‖W‖²."""
+    """Check σ² of every model beside its ‖W‖², and return the smallest."""
     signal = loadings.detach().square().sum(dim=(-2, -1))
     noise = noise_variance.detach()
     ratio, smallest = to_host((signal / noise).max(), noise.min())
@@ -446,7 +446,7 @@ def require_near(deviation: float, noise_variance: float) -> None:
 def _factor(
     loadings: Tensor, noise_variance: Tensor, observed: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """L, T and T_R from W_Rᵀ W_R, a square."""
+    """L, T and T_R of a :class:`LowRankPosterior`."""
     num_features, latent_dim = loadings.shape[-2:]
     identity = torch.eye(latent_dim, dtype=loadings.dtype, device=loadings.device)
     rows = loadings.unsqueeze(-3)
@@ -467,17 +467,17 @@ def _factor(
 
 
 def _with_axes(values: Tensor, count: int) -> Tensor:
-    """``values`` with so many axes of size 1 behind their own; one number needs none."""
+    """Append ``count`` axes of size 1 to ``values``, unless that is one number."""
     return values.reshape(*values.shape, *[1] * count) if values.ndim else values
 
 
 def _whiten(factor: Tensor, rows: Tensor) -> Tensor:
-    """L⁻¹ Wᵀ, solved from the right: its transpose is contiguous, for products with it."""
+    """L⁻¹ Wᵀ, solved from the right so that its transpose is contiguous, which products with it need."""
     return torch.linalg.solve_triangular(factor.mT, rows, upper=True, left=False).mT
 
 
 def _require_little_rounding(nats: Tensor, dtype: torch.dtype, covariance: str) -> None:
-    """Refuse what rounding may change by more than ``_MOST_ROUNDING``, by the name of the covariance."""
+    """Refuse the named covariance where rounding may change log-densities by too many ``nats``."""
     if nats <= _MOST_ROUNDING:
         return
     raise ValueError(

@@ -77,7 +77,7 @@ class Grid:
 
     @property
     def latent_dim(self) -> int:
-        """K."""
+        """Number K of latent dimensions."""
         return self.nodes.shape[1]
 
     @checked
@@ -123,9 +123,10 @@ def trapezoid(latent_dim: Count, nodes_per_axis: NodesPerAxis, extent: Positive 
 # -- mixtures with a node for each z: log p(x_R | z_g) of Bernoulli logits W z + b ----------------------
 
 MAX_NATS = 1e6
-"""Largest sum of |ℓ_d| over the coordinates, or of log-likelihoods at the likeliest node, in nats.
+"""Largest sum of |ℓ_d| over the coordinates, and largest −log p(x | z) at the likeliest node, in nats.
 
-Rounding costs such a sum 1e-9 nats at most, also where nodes differ by as little."""
+The rounding error of such a sum is 1e-9 nats at most. The weights of two nodes that have nearly the same
+likelihood depend on it."""
 
 # Largest |ℓ_d|. One rounding in single precision is 2e-4 nats of it.
 _MAX_LOGIT = {torch.float64: MAX_NATS, torch.float32: 4e3}
@@ -182,7 +183,7 @@ class BernoulliMixture:
     def log_weights(
         self, x: Float[Tensor, "N D"], observed: Bool[Tensor, " D"], *, share: bool = False
     ) -> Float[Tensor, "N G"]:
-        """log w_g + log p(x_R | z_g), (N, G), in double precision.
+        """Unnormalised log-weights log w_g + log p(x_R | z_g), (N, G), in double precision.
 
         Args:
             x: data, (N, D), zeros and ones.
@@ -204,7 +205,7 @@ class BernoulliMixture:
     def log_conditional(
         self, log_weights: Float[Tensor, "N G"], x: Float[Tensor, "N D"], hidden: Int[Tensor, " M"]
     ) -> Float[Tensor, "N M"]:
-        """log p(x_d | x_R) of some coordinates.
+        """Log-probability of x_d given x_R, for some coordinates.
 
         Args:
             log_weights: those of R, (N, G).
@@ -223,7 +224,8 @@ def _log_normalizers(grid: Grid, loadings: Tensor, offset: Tensor) -> Float[Tens
 
 
 def log_total(log_weights: Float[Tensor, "N G"]) -> Float[Tensor, " N"]:
-    """``log_weights.logsumexp(-1)`` in the same bits: exp takes ten times as long below 1e-38."""
+    """The bits of ``log_weights.logsumexp(-1)``, faster where weights are far apart."""
+    # exp takes ten times as long below 1e-38.
     # exp(−80) is 2e-35 of the largest term: nothing to the last digit of either precision.
     floor = log_weights.detach().amax(dim=-1, keepdim=True) - 80.0
     return log_weights.clamp(min=floor).logsumexp(dim=-1)
@@ -232,7 +234,7 @@ def log_total(log_weights: Float[Tensor, "N G"]) -> Float[Tensor, " N"]:
 def log_mixture(
     log_weights: Float[Tensor, "N G"], logits: Float[Tensor, "G M"], x: Float[Tensor, "N M"]
 ) -> Float[Tensor, "N M"]:
-    """log Σ_g ω_g p(x_d | z_g) with ω ∝ exp(log_weights).
+    """Logarithm of the mixture Σ_g ω_g p(x_d | z_g) with ω ∝ exp(log_weights).
 
     Ones and zeros each have their own product, so that neither is 1 − p. Where all of a sum is so
     small that its terms may have underflowed, logarithms are added up instead.
@@ -263,13 +265,13 @@ def log_or_sum(
     log_terms: Callable[[tuple[Tensor, ...]], Float[Tensor, "pairs G"]],
     num_terms: int,
 ) -> Float[Tensor, "..."]:
-    """The logarithm of sums of G numbers, of which each smaller one than the smallest float is lost.
+    """The logarithm of sums of G numbers, also where numbers below the smallest float were lost.
 
     Args:
         sums: (...).
         log_terms: the logarithms of the terms, (pairs, G), from the indices of some entries, a tensor
-            for every axis of ``sums``. They are added up instead, where a loss could be seen in the
-            last digit.
+            for every axis of ``sums``. They are added up instead where such a loss could be seen in
+            the last digit.
         num_terms: G.
 
     Returns:
@@ -293,7 +295,7 @@ def log_or_sum(
 def log_integral(
     log_joint: _LogJoint, start: Float[Tensor, "N K"], nodes_per_axis: int = 11, extent: float = 5.0
 ) -> Float[Tensor, " N"]:
-    """log ∫ p(x_n, z) dz, every datum on a grid of its own (Naylor & Smith 1982).
+    """Logarithm of ∫ p(x_n, z) dz, with a separate grid for every datum (Naylor & Smith 1982).
 
     Nodes z = mode + L ξ with L Lᵀ the inverse of the negative Hessian at the mode, and ξ equally
     spaced on [−extent, extent]^K: the trapezoidal rule. It warns where posterior mass lies at the edge
@@ -348,7 +350,7 @@ def find_modes(
     tolerance: Positive = 1e-8,
     accepted: Positive | None = None,
 ) -> tuple[Float[Tensor, "N K"], Float[Tensor, "N K K"]]:
-    """Modes of log p(x_n, z) in z, and how narrow they are.
+    """Find the modes of log p(x_n, z) in z, and the curvature there.
 
     Damped Newton with automatic derivatives, all data at once; the Hessian's eigenvalues are floored
     at 1, the prior's.
@@ -416,7 +418,7 @@ def _newton(log_joint: _LogJoint, z: Tensor) -> _Newton:
 
 
 _MOST_HALVINGS = 30  # 2^−30 of a step is no step
-_SHARE_OF_RISE = 1e-4  # of what the slope promises; Armijo's usual constant
+_SHARE_OF_RISE = 1e-4  # of the rise that the gradient predicts; Armijo's usual constant
 
 
 def _line_search(log_joint: _LogJoint, z: Tensor, newton: _Newton) -> Tensor:

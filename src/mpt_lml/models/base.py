@@ -171,7 +171,7 @@ class ConditionalModel(ABC):
         return self._every_pair(self._log_each, x, mask)
 
     def _log_conditional_or_zero(self, x: Tensor, mask: Tensor) -> Tensor:
-        """The same, and 0 where not masked: a model overrides it that writes zeros as it goes."""
+        """``_log_conditional``, and 0 where not masked; overridden by models that write both at once."""
         return _zero_outside(self._log_conditional(x, mask), mask[:, None])
 
     def _mean_log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:

@@ -143,13 +143,13 @@ def test_the_mean_over_data_of_a_stiff_model_is_the_mean() -> None:
     torch.testing.assert_close(model.mean_log_conditional(x, mask), each, atol=1e-7, rtol=0)
 
 
-@pytest.mark.parametrize("with_slope", [False, True])
+@pytest.mark.parametrize("with_gradient", [False, True])
 def test_conditionals_are_those_of_one_mask_at_a_time(
-    with_slope: bool, monkeypatch: pytest.MonkeyPatch
+    with_gradient: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More masks than are computed at once, the last ones fewer, and zeros between."""
     model = random_ppca(6, 2, seed=1)
-    loadings = model.loadings.clone().requires_grad_(with_slope)
+    loadings = model.loadings.clone().requires_grad_(with_gradient)
     model = PPCA(loadings, model.noise_variance, model.mean)
     x = model.sample(9, generator=generator(1)).detach()
     mask = masks.sample_masks(17, 6, masks.UniformSize(), generator=generator(2))
@@ -158,10 +158,10 @@ def test_conditionals_are_those_of_one_mask_at_a_time(
     values = model.log_conditional(x, mask)
     torch.testing.assert_close(values, expected, atol=EXACT, rtol=0)
     assert (values[~mask[:, None].expand_as(values)] == 0).all()
-    assert values.requires_grad == with_slope
-    if with_slope:
-        slopes = [torch.autograd.grad(each.sum(), loadings)[0] for each in (values, expected)]
-        torch.testing.assert_close(*slopes, atol=0, rtol=1e-9)
+    assert values.requires_grad == with_gradient
+    if with_gradient:
+        gradients = [torch.autograd.grad(each.sum(), loadings)[0] for each in (values, expected)]
+        torch.testing.assert_close(*gradients, atol=0, rtol=1e-9)
 
 
 def test_a_conditional_has_gradients_in_noise_or_data_alone() -> None:
