@@ -19,7 +19,6 @@ _MOST_TEXTS = 1_000_003
 StreamSeed = Annotated[int, Within(0, 9 * 10**12)]
 """Times :data:`_MOST_TEXTS` it is still below 2⁶³, which torch's seeds are."""
 TextNumber = Annotated[int, Within(0, 2**32)]
-_FIRST_REPLACEMENT_STREAM = 2**30  # behind those of the masks of a billion sentences
 
 
 @checked
@@ -97,20 +96,8 @@ class Design:
         Args:
             sentence: its number, from 0.
         """
-        return self._stream(sentence)
-
-    @checked
-    def replacement_generator(self, sentence: TextNumber) -> torch.Generator:
-        """The source of randomness of what is shown in the place of a sentence's hidden tokens.
-
-        Args:
-            sentence: its number, from 0.
-        """
-        return self._stream(_FIRST_REPLACEMENT_STREAM + sentence)
-
-    def _stream(self, number: int) -> torch.Generator:
-        """By number, and not by tokens as elsewhere: the recorded curves rest on these draws."""
-        return torch.Generator().manual_seed(self.seed * _MOST_TEXTS + number)
+        # By number, and not by tokens as elsewhere: the recorded curves rest on these draws.
+        return torch.Generator().manual_seed(self.seed * _MOST_TEXTS + sentence)
 
     @checked
     def masks(self, row: Tokens, sentence: TextNumber) -> Bool[Tensor, "P L"]:

@@ -28,7 +28,7 @@ class Scorer:
     """log q(x_j | x_R) of texts under a model; :func:`~mpt_score.loading.load` makes one.
 
     Args:
-        model: has ``log_tokens(ids, mask, types=, generator=)``, as :class:`~mpt_score.MaskedLM`.
+        model: has ``log_tokens(ids, mask, types=)``, as :class:`~mpt_score.MaskedLM`.
         tokenizer: of ``transformers``. Without one texts are lists of token ids.
         max_length: tokens of the longest row, special ones counted; None without limit.
         max_tokens: tokens that go through the model at a time; None where the model sees to it.
@@ -82,11 +82,6 @@ class Scorer:
         if self.source is None:
             return self.function_name or type(self.network or self.model).__name__
         return self.source if self.commit is None else f"{self.source}@{self.commit}"
-
-    @property
-    def record(self) -> dict[str, Any]:
-        """What an output keeps of the model: its name and commit, and :attr:`identity`."""
-        return {"name": self.source, "commit": self.commit, **(self.identity or {})}
 
     @property
     def identity(self) -> dict[str, Any] | None:
@@ -178,7 +173,6 @@ class Scorer:
         text: Int[Tensor, " R"],
         mask: Bool[Tensor, "R L"],
         types: Int[Tensor, "T L"] | None = None,
-        generator: torch.Generator | None = None,
         *,
         wanted: Bool[Tensor, "R L"] | None = None,
     ) -> Callable[[], Float[Tensor, "R L"]]:
@@ -191,7 +185,6 @@ class Scorer:
             text: of each question the row that it is about, (R,).
             mask: what each question hides, (R, L), boolean; True means masked.
             types: as of :class:`~mpt_score.tokens.Tokens`, (T, L).
-            generator: for a model that draws.
             wanted: of the hidden tokens those whose log q is read, (R, L); by default all.
 
         Returns:
@@ -202,7 +195,7 @@ class Scorer:
             ValueError: for a row that is not there.
         """
         if hasattr(self.model, "ask"):
-            return self.model.ask(ids, text, mask, types, generator, wanted=wanted)
+            return self.model.ask(ids, text, mask, types, wanted=wanted)
         # A function is shown text where it was tokenized.
         ids, text, mask = ids.cpu(), text.cpu(), mask.cpu()
         require_ids("text", text, len(ids), "It is the number of a row of ids.")
@@ -213,9 +206,7 @@ class Scorer:
         for rows in torch.arange(len(text)).split(self._rows_at_once(ids.shape[1])):
             of_rows = text[rows]
             types_of_rows = None if types is None else types[of_rows]
-            answers_of_rows = self.model.log_tokens(
-                ids[of_rows], mask[rows], types=types_of_rows, generator=generator
-            )
+            answers_of_rows = self.model.log_tokens(ids[of_rows], mask[rows], types=types_of_rows)
             values.append(answers_of_rows.cpu())
         answers = torch.cat(values)
         if wanted is not None:
@@ -241,7 +232,6 @@ class Scorer:
         types: Int[Tensor, "N L"] | None = None,
         *,
         numbers: Int[Tensor, " N"] | None = None,
-        generator: torch.Generator | None = None,
     ) -> Float[Tensor, "N L"]:
         """log q(x_j | x_R) of whole rows, each under its own mask.
 
@@ -250,7 +240,6 @@ class Scorer:
             mask: (N, L), boolean; True means masked.
             types: as of :class:`~mpt_score.tokens.Tokens`, (N, L).
             numbers: of the rows' texts, for messages, (N,).
-            generator: for a model that draws.
 
         Returns:
             Nats, (N, L), float64, where ``ids`` are; 0 where not masked.
@@ -258,7 +247,7 @@ class Scorer:
         Raises:
             TextError: where an answer of the model is not finite.
         """
-        values = self.ask(ids, torch.arange(len(ids)), mask, types, generator)()
+        values = self.ask(ids, torch.arange(len(ids)), mask, types)()
         is_bad = ~values.isfinite()
         if is_bad.any():
             row, place = is_bad.nonzero()[0].tolist()

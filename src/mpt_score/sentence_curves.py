@@ -16,7 +16,6 @@ from mpt_lml.theory.rates import crossover, jackknife
 from mpt_lml.verdicts import mean_and_error
 from mpt_score.design import Design
 from mpt_score.loading import load
-from mpt_score.networks.kinds import Axes
 from mpt_score.scorer import Scorer
 from mpt_score.tokens import Texts, Tokens
 
@@ -24,8 +23,6 @@ PAPER_UNIT = 0.01 * 512 * 99
 """The paper's area of a curve that is 1 everywhere: 512 · 0.01 · Σ over 1, ..., 99 %."""
 FEWEST_DEGREES = 5
 """Of freedom behind a fitted slope: with fewer it has no finite variance, and none is fitted."""
-MOST_MARKED_POINTS = 30
-"""Points of a curve that are drawn with markers."""
 MOST_GROUPS = 10
 """Of sentences, one of which a jackknife leaves out at a time."""
 PART_SIZE = 16
@@ -183,41 +180,6 @@ class SentenceCurves:
             }
         )
 
-    @checked
-    def plot(self, ax: Axes, label: str | None = None) -> None:
-        """Draw the curve, two standard errors shaded; an area's mean is dashed.
-
-        Args:
-            ax: of matplotlib.
-            label: of the curve.
-        """
-        percent = [100 * rate for rate in self.design.columns]
-        score = self.score.numpy()
-        reach = 2 * self.standard_error.nan_to_num().numpy()
-        marker = "o" if len(score) <= MOST_MARKED_POINTS else ""
-        (line,) = ax.plot(percent, score, marker=marker, label=label)
-        color = line.get_color()
-        ax.fill_between(percent, score - reach, score + reach, color=color, alpha=0.25, lw=0)
-        if self.design.has_area:
-            ax.axhline(self.area(), color=color, ls="--", lw=1.0)
-        ax.set_xlabel("masked tokens  [%]")
-        ax.set_ylabel("score  [nats / token]")
-
-    @checked
-    def mask_error(self, *, control: bool = True) -> float:
-        """Standard error of :meth:`area` per token for these very sentences, over masks.
-
-        Args:
-            control: of :attr:`values`; False for that of the raw scores.
-
-        Returns:
-            Nats.
-        """
-        scores = self.values if control else self.raw
-        areas = scores.mean(dim=2)
-        require_count("masks for each rate", areas.shape[1], 2)
-        return mean_and_error(areas, dim=1)[1].square().sum().sqrt().item() / len(areas)
-
 
 def _slope(control: Float[Tensor, "N K R"], score: Float[Tensor, "N K R"]) -> Float[Tensor, " R"]:
     """Least squares within sentences where several masks of one rate allow it, else over all."""
@@ -320,7 +282,6 @@ def part_of_curves(
             mask.flatten(0, 1),
             rows.types.repeat_interleave(num_masks, dim=0),
             numbers=numbers.repeat_interleave(num_masks),
-            generator=design.replacement_generator(int(numbers[0])),
         ).view(mask.shape)
         alone = values[:, -1:].expand_as(values)  # b_j, as the last mask hides everything
         scores.append(mask_score(values, mask))

@@ -9,7 +9,7 @@ from models import generator as at
 from tiny_bert import CLS, LINES, SEP, tiny, tokenizer
 from torch import Tensor
 from transformers import BertConfig, BertForMaskedLM
-from valid_calls import AX, HMM, WORDS, Call, methods_of, valid
+from valid_calls import HMM, WORDS, Call, methods_of, valid
 
 import mpt_score
 from mpt_lml import masks
@@ -124,7 +124,6 @@ def masked_lm_calls() -> list[Call]:
             prefix=[CLS],
             suffix=[CLS],
             special_token_ids=[8],
-            replacement="mask",
             precision="float32",
             max_tokens=7,
         ),
@@ -132,8 +131,8 @@ def masked_lm_calls() -> list[Call]:
         valid(LANGUAGE_MODEL.log_each, x, few),
         valid(LANGUAGE_MODEL.log_conditional, x, few),
         valid(LANGUAGE_MODEL.mean_log_conditional, x, few),
-        valid(LANGUAGE_MODEL.log_tokens, rows, hidden, types=0 * rows, generator=at()),
-        valid(LANGUAGE_MODEL.ask, rows, torch.tensor([0, 1]), hidden, 0 * rows, generator=at()),
+        valid(LANGUAGE_MODEL.log_tokens, rows, hidden, types=0 * rows),
+        valid(LANGUAGE_MODEL.ask, rows, torch.tensor([0, 1]), hidden, 0 * rows),
     ]
 
 
@@ -197,7 +196,7 @@ def token_calls() -> list[Call]:
         valid(tokens.encode, READER, two, two),
         valid(scorer.encode, TEXTS),
         valid(scorer.is_frame, ids),
-        valid(scorer.ask, ids, torch.tensor([0, 1]), mask, types=ids, generator=at()),
+        valid(scorer.ask, ids, torch.tensor([0, 1]), mask, types=ids),
         valid(scorer.fault, 3, 1, math.nan),
         valid(scorer.require_length, TOKENS),
         valid(
@@ -206,7 +205,6 @@ def token_calls() -> list[Call]:
             mask,
             types=ids,
             numbers=torch.tensor([0, 1]),
-            generator=at(),
         ),
     ]
 
@@ -287,8 +285,6 @@ def score_calls() -> list[Call]:
         valid(curve.area, per="token"),
         valid(curve.bias_at, rates=[0.2, 0.5]),
         valid(crossing.mean_rate),
-        valid(curve.mask_error, control=True),
-        valid(curve.plot, ax=AX, label="a curve"),
         valid(curve.rows),
         valid(mpt_score.Design, rates=(0.15, 0.5), strata=3, num_masks=2, seed=4),
         valid(design.generator, sentence=0),

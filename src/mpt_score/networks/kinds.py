@@ -20,13 +20,11 @@ class OfClass:
 
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     Network = PreTrainedModel
     Tokenizer = PreTrainedTokenizerBase
 else:
-    Axes = Annotated[Any, OfClass("Axes")]
     Network = Annotated[Any, OfClass("PreTrainedModel")]
     Tokenizer = Annotated[Any, OfClass("PreTrainedTokenizerBase")]
 

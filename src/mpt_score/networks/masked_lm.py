@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from inspect import signature
-from typing import Any, Literal, final
+from typing import Any, final
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from mpt_lml.checks import Count, check, checked, require_count, require_generator
+from mpt_lml.checks import Count, check, checked, require_count
 from mpt_lml.models.base import ConditionalModel
 from mpt_score.networks.devices import require_one_device, to_device_of
 from mpt_score.networks.esm import has_token_dropout
@@ -42,11 +42,6 @@ _BYTES_OF_A_SCORE = 12
 _USUAL_HEADS = 12
 """Of attention, where a configuration does not say: BERT-base's."""
 
-# BERT's training (Devlin et al. 2019): of the places that are scored 80 % show the mask token, 10 % a
-# random token, 10 % the token itself.
-_SHARE_NOT_MASK_TOKEN = 0.2
-_SHARE_UNCHANGED = 0.1
-
 
 @final
 class MaskedLM(ConditionalModel):
@@ -63,9 +58,6 @@ class MaskedLM(ConditionalModel):
         prefix: token ids in front of each datum.
         suffix: token ids behind each datum.
         special_token_ids: more ids that are never masked.
-        replacement: "mask" shows the mask token at each hidden place. "bert" shows, as in its
-            training, the mask token in 80 %, a random token in 10 % and the token itself in 10 % of
-            the places. That is not a conditional: some of what is scored has been seen.
         precision: of the weights and products. By default that of a network that came in half or
             double precision; else "float32" on a CPU, and on a GPU what it computes fast: "bfloat16"
             from CUDA's compute capability 8 on, "float16" below. Another precision than the
@@ -100,7 +92,6 @@ class MaskedLM(ConditionalModel):
         prefix: Sequence[int] = (),
         suffix: Sequence[int] = (),
         special_token_ids: Sequence[int] = (),
-        replacement: Literal["mask", "bert"] = "mask",
         precision: Precision | None = None,
         max_tokens: Count | None = None,
     ) -> None:
@@ -115,7 +106,6 @@ class MaskedLM(ConditionalModel):
         self.network = in_precision(network, self.precision)
         self.max_length = _longest_row(network)
         self.mask_token_id = mask_token_id
-        self.replacement = replacement
         if max_tokens is None:
             max_tokens = MAX_TOKENS_ON_CPU if self.device.type == "cpu" else MAX_TOKENS_ON_GPU
         self.max_tokens = max_tokens
@@ -182,7 +172,6 @@ class MaskedLM(ConditionalModel):
         mask: Bool[Tensor, "N L"],
         *,
         types: Int[Tensor, "N L"] | None = None,
-        generator: torch.Generator | None = None,
     ) -> Float[Tensor, "N L"]:
         """log q(x_j | x_R) of whole rows, each under its own mask.
 
@@ -191,7 +180,6 @@ class MaskedLM(ConditionalModel):
             mask: (N, L), boolean; True means masked.
             types: 0 for the first sentence of a pair, 1 for the second, (N, L), for networks that
                 tell them apart.
-            generator: draws the replacements of ``replacement="bert"``; not used otherwise.
 
         Returns:
             Nats, (N, L), float64, where the data are; 0 where not masked.
@@ -200,7 +188,7 @@ class MaskedLM(ConditionalModel):
             ValueError: for rows that are too long or hold ids the network has not, and for masks that
                 hide a special token.
         """
-        answers = self.ask(ids, torch.arange(len(ids)), mask, types, generator)()
+        answers = self.ask(ids, torch.arange(len(ids)), mask, types)()
         return to_device_of(ids, answers)
 
     @checked
@@ -211,7 +199,6 @@ class MaskedLM(ConditionalModel):
         text: Int[Tensor, " R"],
         mask: Bool[Tensor, "R L"],
         types: Int[Tensor, "T L"] | None = None,
-        generator: torch.Generator | None = None,
         *,
         wanted: Bool[Tensor, "R L"] | None = None,
     ) -> Callable[[], Float[Tensor, "R L"]]:
@@ -225,7 +212,6 @@ class MaskedLM(ConditionalModel):
             text: of each question the row that it is about, (R,).
             mask: what each question hides, (R, L), boolean; True means masked.
             types: as of :meth:`log_tokens`, (T, L).
-            generator: likewise.
             wanted: of the hidden tokens those whose log q is read, (R, L); by default all. Of the
                 others the vocabulary head is not asked.
 
@@ -251,16 +237,12 @@ class MaskedLM(ConditionalModel):
         # Which places are wanted is found here: on a GPU their number would have to be waited for.
         places = wanted.flatten().nonzero().flatten()
         num_wanted = wanted.sum(dim=1)
-        shown = None
-        if self.replacement != "mask":
-            shown = self._moved(self._shown(ids[text], mask, generator))
         questions = _Questions(
-            ids=self._moved(ids),
-            types=None if types is None else self._moved(types),
-            text=self._moved(text),
-            mask=self._moved(mask),
-            shown=shown,
-            places=self._moved(places),
+            ids=self._to_device(ids),
+            types=None if types is None else self._to_device(types),
+            text=self._to_device(text),
+            mask=self._to_device(mask),
+            places=self._to_device(places),
             first_places=functional.pad(num_wanted.cumsum(dim=0), (1, 0)).tolist(),
             most_wanted=int(num_wanted.max()),
         )
@@ -275,14 +257,14 @@ class MaskedLM(ConditionalModel):
 
         return fetch
 
-    def _moved(self, value: Tensor) -> Tensor:
+    def _to_device(self, value: Tensor) -> Tensor:
         """A copy where the network is; from pinned memory the processor need not wait for it."""
         if self.device.type == "cuda":
             value = value.pin_memory()
         return value.to(self.device, non_blocking=True)
 
     @contextmanager
-    def _ready(self, length: int) -> Iterator[None]:
+    def _evaluation_context(self, length: int) -> Iterator[None]:
         """The network as it answers rows of one length."""
         _choose_attention(self.network, length)
         with ExitStack() as settings:
@@ -302,7 +284,7 @@ class MaskedLM(ConditionalModel):
         num_rows, length = questions.mask.shape
         losses = []
         start = 0
-        with self._ready(length):
+        with self._evaluation_context(length):
             while start < num_rows:
                 stop = min(num_rows, start + self._rows_at_once(questions))
                 try:
@@ -352,16 +334,13 @@ class MaskedLM(ConditionalModel):
         """-log q of the M hidden tokens of some rows, on the network's device."""
         text = questions.text[rows]
         ids = questions.ids.index_select(0, text)
-        if questions.shown is None:
-            shown = ids.masked_fill(questions.mask[rows], self.mask_token_id)
-        else:
-            shown = questions.shown[rows]
+        corrupted = ids.masked_fill(questions.mask[rows], self.mask_token_id)
         first, last = questions.first_places[rows.start], questions.first_places[rows.stop]
         places = questions.places[first:last] - rows.start * ids.shape[1]
         inputs = {}
         if questions.types is not None:
             inputs["token_type_ids"] = questions.types.index_select(0, text)
-        states, head = _states_and_head(self.network, shown, places, **inputs)
+        states, head = _states_and_head(self.network, corrupted, places, **inputs)
         tokens = ids.flatten().index_select(0, places)
         # Of so many places that their logits fit into the memory that is meant for them.
         num_places = self._working_bytes // (_BYTES_OF_A_LOGIT * self.network.config.vocab_size)
@@ -381,9 +360,9 @@ class MaskedLM(ConditionalModel):
         """In the network's precision: V of them a token leave no room for more."""
         rows, hidden = self._framed(x, mask)
         self._require_rows(rows, torch.arange(len(rows)), hidden, None)
-        shown = rows.masked_fill(hidden, self.mask_token_id)
-        with self._ready(rows.shape[1]):
-            logits = masked_logits(self.network, shown.to(self.device), hidden.to(self.device))
+        corrupted = rows.masked_fill(hidden, self.mask_token_id)
+        with self._evaluation_context(rows.shape[1]):
+            logits = masked_logits(self.network, corrupted.to(self.device), hidden.to(self.device))
         # In single precision at least, as the sum over a vocabulary needs it.
         logits = logits if logits.dtype == torch.float64 else logits.float()
         log_probabilities = logits.log_softmax(dim=1)
@@ -393,8 +372,6 @@ class MaskedLM(ConditionalModel):
 
     def _framed(self, x: Tensor, mask: Tensor) -> tuple[Int[Tensor, "B L"], Bool[Tensor, "B L"]]:
         """Data as whole rows, between prefix and suffix, and where they are hidden; on the CPU."""
-        if self.replacement != "mask":
-            raise ValueError("conditionals hide with the mask token only: see log_tokens.")
         before = self._prefix.expand(len(x), -1)
         after = self._suffix.expand(len(x), -1)
         rows = torch.cat([before, x.cpu(), after], dim=1)
@@ -405,15 +382,6 @@ class MaskedLM(ConditionalModel):
         values = self.ask(rows, torch.arange(len(rows)), hidden)()
         start = len(self._prefix)
         return to_device_of(x, values[:, start : start + self.num_features])
-
-    def _shown(self, ids: Tensor, mask: Tensor, generator: torch.Generator | None) -> Tensor:
-        """What the network sees: ``ids`` with the hidden ones replaced as in BERT's training."""
-        require_generator(generator)
-        shown = ids.masked_fill(mask, self.mask_token_id)
-        chance = torch.rand(ids.shape, generator=generator, dtype=torch.float64)
-        random_ids = torch.randint(self.network.config.vocab_size, ids.shape, generator=generator)
-        shown = torch.where(mask & (chance < _SHARE_NOT_MASK_TOKEN), random_ids, shown)
-        return torch.where(mask & (chance < _SHARE_UNCHANGED), ids, shown)
 
     def _require_rows(self, ids: Tensor, text: Tensor, mask: Tensor, types: Tensor | None) -> None:
         if self.max_length is not None and ids.shape[1] > self.max_length:
@@ -442,7 +410,6 @@ class _Questions:
     types: Int[Tensor, "T L"] | None
     text: Int[Tensor, " R"]
     mask: Bool[Tensor, "R L"]
-    shown: Int[Tensor, "R L"] | None  # None: the mask token, where hidden
     places: Int[Tensor, " M"]  # of the wanted tokens, among R L
     first_places: list[int]  # which of them is the first of each row; and M
     most_wanted: int  # of one row

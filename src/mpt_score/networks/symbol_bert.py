@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import Annotated, Any, Literal, final
+from typing import Annotated, Any, final
 
 import torch
 from safetensors import SafetensorError
@@ -28,8 +28,6 @@ PAIRS_AT_ONCE = 1024
 PAIRS_AT_ONCE_ON_A_CARD = 16_384
 """The same on a GPU, where a call of 1024 rows is over before the next is launched."""
 
-Architecture = Literal["classic", "modern"]
-
 
 @final
 class SymbolBERT(ConditionalModel):
@@ -45,9 +43,6 @@ class SymbolBERT(ConditionalModel):
         num_symbols: the symbols are 0..num_symbols − 1.
         num_features: D.
         width: of the hidden states, a multiple of the four heads.
-        architecture: "classic" is BERT, with a vector for each position. "modern" is ModernBERT, whose
-            attention depends on how far apart two places are; without it, sequences much longer than
-            16 take very long to learn.
         seed: of the initial weights.
 
     >>> bert = SymbolBERT(12, 16, seed=4)
@@ -61,17 +56,15 @@ class SymbolBERT(ConditionalModel):
         num_symbols: Annotated[int, Within(2)],
         num_features: Count,
         width: Annotated[int, Within(_NUM_HEADS)] = 64,
-        architecture: Architecture = "classic",
         *,
         seed: Index,
     ) -> None:
         require_transformers()
         if width % _NUM_HEADS:
             raise ValueError(f"width must be a multiple of 4, one part a head, got {width}.")
-        build = {"classic": _bert, "modern": _modern_bert}[architecture]
         with torch.random.fork_rng(devices=[]):  # transformers draws from the global generator
             torch.manual_seed(seed)
-            self.network = build(num_symbols + 1, num_features, width)
+            self.network = _bert(num_symbols + 1, num_features, width)
         self.num_features = num_features
         self.mask_token = num_symbols
         self._pairs_at_once = PAIRS_AT_ONCE
@@ -173,26 +166,3 @@ def _bert(num_tokens: int, num_features: int, width: int) -> Any:
         **_ATTENTION,
     )
     return BertForMaskedLM(config)
-
-
-def _modern_bert(num_tokens: int, num_features: int, width: int) -> Any:
-    from transformers import ModernBertConfig, ModernBertForMaskedLM
-
-    all_places: dict[str, Any] = {"global_attn_every_n_layers": 1}  # seen by every layer
-    config = ModernBertConfig(
-        vocab_size=num_tokens,
-        hidden_size=width,
-        num_hidden_layers=2,
-        num_attention_heads=_NUM_HEADS,
-        intermediate_size=2 * width,  # with a gate, which has as many
-        max_position_embeddings=num_features,
-        initializer_range=1.0 / math.sqrt(width),
-        pad_token_id=None,
-        bos_token_id=None,
-        eos_token_id=None,
-        cls_token_id=None,
-        sep_token_id=None,
-        **all_places,
-        **_ATTENTION,
-    )
-    return ModernBertForMaskedLM(config)

@@ -181,7 +181,7 @@ class TestHub:
             pinned = mpt_score.load(NAME, revision=COMMIT, device="cpu")
             assert caplog.text == ""
         assert scorer.name == pinned.name == f"{NAME}@{COMMIT}"
-        assert scorer.record["commit"] == COMMIT and scorer.record["weights"]
+        assert scorer.commit == COMMIT and scorer.identity["weights"]
         assert scorer.identity == mpt_score.load(saved, device="cpu").identity
 
     def test_the_commit_of_a_tokenizer_of_its_own_is_said(

@@ -140,23 +140,6 @@ def test_curves_and_estimators_take_it() -> None:
     assert abs(estimate - sum(by_hand)) < 5 * estimate.standard_error
 
 
-def test_bert_replacement_shows_some_tokens() -> None:
-    network = tiny()
-    shown = []
-    network.register_forward_pre_hook(
-        lambda _, __, inputs: shown.append(inputs["input_ids"].clone()), with_kwargs=True
-    )
-    conditionals = MaskedLM(network, MASK, replacement="bert", max_tokens=10**6)
-    ids = torch.full((20_000, 3), 6)
-    mask = torch.tensor([[True, True, False]]).expand(len(ids), -1)
-    conditionals.log_tokens(ids, mask, generator=generator())
-    seen = shown[0][:, :2].flatten()
-    assert (shown[0][:, 2] == 6).all()
-    # 40,000 binomial draws: a standard error is at most 0.002.
-    assert abs((seen == MASK).double().mean() - (0.8 + 0.1 / len(PIECES))) < 0.01
-    assert abs((seen == 6).double().mean() - (0.1 + 0.1 / len(PIECES))) < 0.01
-
-
 def test_a_long_row_of_a_big_bird_is_scored_alike_before_and_after_a_short_one() -> None:
     sparse = {"attention_type": "block_sparse", "block_size": 8, "num_random_blocks": 1}
     family = MORE_FAMILIES["BigBird"].of_length(80, **sparse)
@@ -392,15 +375,6 @@ class TestRefusals:
         two = torch.tensor([[5, 6, 7], [CLS, 5, SEP]])
         with pytest.raises(ValueError, match="token 3 is special and may not be masked"):
             model(tiny()).ask(two, torch.tensor([0, 1]), torch.tensor([[False, True, True]] * 2))
-
-    def test_replacements_need_a_generator_and_are_no_conditionals(self) -> None:
-        conditionals = MaskedLM(tiny(), MASK, 3, replacement="bert")
-        with pytest.raises(TypeError, match="generator"):
-            conditionals.log_tokens(X, torch.ones(2, 3).bool())
-        with pytest.raises(ValueError, match="mask token only"):
-            conditionals.log_conditional(X, masks.all_masks(3, 1))
-        with pytest.raises(ValueError, match="replacement must be 'mask' or 'bert', got 'all'"):
-            MaskedLM(tiny(), MASK, 3, replacement="all")
 
     def test_wrong_shapes(self) -> None:
         with pytest.raises(ValueError, match=r"x must have shape \(N, 3\).*got \(2, 2\)"):

@@ -12,6 +12,7 @@ from tiny_bert import CLS, MASK, tiny, tokenizer
 
 import mpt_score
 from mpt_lml import curves, masks
+from mpt_lml.verdicts import mean_and_error
 from mpt_score import Design, MaskedLM, SentenceCurves, sentence_curves, tokens
 from mpt_score.networks import at_random
 
@@ -108,7 +109,8 @@ def test_strata_estimate_the_exact_area_without_bias() -> None:
             assert abs(each.mean() - wanted) < 5 * error + 1e-9
     per_sentence = found.area("sentence")
     exact = [exact_area(text.rows(torch.tensor([n]))) for n in range(len(text))]
-    spread = found.mask_error(control=False) * max(text.num_features.tolist())
+    errors_over_masks = mean_and_error(found.raw.mean(dim=2), dim=1)[1]
+    spread = errors_over_masks.norm() / len(text) * max(text.num_features.tolist())
     assert abs(per_sentence - sum(exact) / len(exact)) < 5 * spread
 
 
@@ -157,16 +159,6 @@ def test_an_area_needs_rates_all_over_the_range(percents: range, covers: bool) -
     assert Design(rates=rates, strata=8).has_area
 
 
-def test_errors_over_masks() -> None:
-    raw = torch.tensor([[[-1.0], [-3.0]], [[-2.0], [-2.0]]], dtype=torch.float64)
-    sizes = torch.tensor([30, 10])
-    found = SentenceCurves(Design((0.5,)), raw, torch.zeros_like(raw), raw[:, 0, 0], sizes)
-    # The first sentence has variance 2 over masks, its mean of two masks 1; the second has none.
-    assert math.isclose(found.mask_error(), 0.5)
-    with pytest.raises(ValueError, match="masks for each rate"):
-        dataclasses.replace(found, raw=raw[:, :1], control=found.control[:, :1]).mask_error()
-
-
 @pytest.mark.parametrize(
     ("sentences", "repeats", "used"),
     [
@@ -196,7 +188,7 @@ def test_control_variates_help_and_keep_the_mean() -> None:
     sizes = torch.full((400,), 10)
     found = SentenceCurves(Design((0.1, 0.5, 0.9)), raw, control, raw[:, 0, 0], sizes)
     assert (found.score + 5).abs().max() < 5 * 0.1 / math.sqrt(800)
-    assert found.mask_error() < 0.3 * found.mask_error(control=False)
+    assert found.values.mean(dim=2).std() < 0.3 * found.raw.mean(dim=2).std()
     # The factor for one half of the sentences does not see their scores.
     other = raw.clone()
     other[0, 0] += 100
@@ -205,32 +197,12 @@ def test_control_variates_help_and_keep_the_mean() -> None:
     assert (moved.values[1::2] - found.values[1::2]).abs().max() > 1e-3
 
 
-def test_what_is_shown_in_the_place_of_hidden_tokens_is_drawn_anew_for_each_part(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    log_tokens = mpt_score.Scorer.log_tokens
-    seeds = []
-
-    def spy(*args: object, generator: torch.Generator, **options: object) -> object:
-        seeds.append(generator.initial_seed())
-        return log_tokens(*args, generator=generator, **options)
-
-    monkeypatch.setattr(mpt_score.Scorer, "log_tokens", spy)
-    design, text = Design(rates=(0.2, 0.8)), encoded()
-    scorer = mpt_score.load(model())
-    for numbers in sentence_curves.parts_of(text, 2):
-        sentence_curves.part_of_curves(scorer, text, numbers, design)
-    seeds_of_masks = {design.generator(number).initial_seed() for number in range(len(text))}
-    assert len(seeds) == len(set(seeds)) >= 3 and not set(seeds) & seeds_of_masks
-
-
-@pytest.mark.parametrize("replacement", ["mask", "bert"])
-def test_parts_are_on_their_own(replacement: str) -> None:
+def test_parts_are_on_their_own() -> None:
     """One that is computed again, or before another, says the same: a stopped run can go on."""
     design, text = Design(rates=(0.2, 0.8)), encoded()
 
     def part(numbers: torch.Tensor) -> dict[str, torch.Tensor]:
-        network = MaskedLM(tiny(), MASK, special_token_ids=(0, 1, 2, 3), replacement=replacement)
+        network = MaskedLM(tiny(), MASK, special_token_ids=(0, 1, 2, 3))
         scorer = mpt_score.load(network, tokenizer())
         return sentence_curves.part_of_curves(scorer, text, numbers, design)
 
@@ -242,9 +214,9 @@ def test_parts_are_on_their_own(replacement: str) -> None:
     second = sentence_curves.curves_of_parts(design, text, parts, backwards)
     for name in ("raw", "control", "hidden"):
         assert torch.equal(getattr(first, name), getattr(second, name))
-    if replacement == "mask":  # nothing is drawn but masks, which follow from numbers
-        whole = mpt_score.curve(model(), text, design)
-        torch.testing.assert_close(whole.raw, first.raw, rtol=0, atol=1e-10)
+    # Nothing is drawn but masks, which follow from numbers.
+    whole = mpt_score.curve(model(), text, design)
+    torch.testing.assert_close(whole.raw, first.raw, rtol=0, atol=1e-10)
 
 
 def test_spread_between_initializations() -> None:
@@ -304,38 +276,15 @@ def test_what_a_fixed_rate_says_too_much() -> None:
             unearned()
 
 
-def test_a_table_and_a_picture_of_the_curve() -> None:
-    from matplotlib.figure import Figure
-
+def test_a_table_of_the_curve() -> None:
     rows = straight().rows()
     assert len(rows) == 10 and rows[0]["rate"] == 0.05 and rows[0]["score"] == pytest.approx(-1.65)
     assert rows[0]["standard_error"] == pytest.approx(0.55)
-    for found, dashed in (
-        (straight(), 1),
-        (
-            dataclasses.replace(
-                straight(), design=Design(rates=tuple(p / 100 for p in range(1, 11)))
-            ),
-            0,
-        ),
-    ):
-        ax = Figure().subplots()
-        found.plot(ax, label="tiny")
-        assert [line.get_linestyle() for line in ax.lines] == ["-", *["--"] * dashed]
-        assert ax.lines[0].get_ydata() == pytest.approx(found.score.numpy())
-        assert ax.lines[0].get_marker() == "o"
-        low, high = ax.collections[0].get_paths()[0].get_extents().intervaly
-        reach = 2 * found.standard_error
-        assert low == pytest.approx(float((found.score - reach).min()))
-        assert high == pytest.approx(float((found.score + reach).max()))
-        assert ("masked" in ax.get_xlabel(), "nats" in ax.get_ylabel()) == (True, True)
 
 
 @pytest.mark.bad_input
-def test_one_text_has_no_jackknife_and_a_control_is_taken_or_not() -> None:
+def test_one_text_has_no_jackknife() -> None:
     found = straight()
-    with pytest.raises(TypeError, match="ax must"):
-        found.plot("here")
     one = dataclasses.replace(
         found,
         raw=found.raw[:1],
@@ -345,8 +294,6 @@ def test_one_text_has_no_jackknife_and_a_control_is_taken_or_not() -> None:
     )
     with pytest.raises(ValueError, match="texts behind a jackknife"):
         one.mean_rate()
-    with pytest.raises(TypeError, match="control must"):
-        found.mask_error(control="no")
     with pytest.raises(ValueError, match="num_features must"):
         dataclasses.replace(found, num_features=torch.tensor([10, 0]))
 
@@ -384,7 +331,6 @@ def test_texts_of_neighboring_seeds_have_streams_of_their_own() -> None:
     drawn = []
     for seed in range(4):
         for number in numbers:
-            for draws in (Design.generator, Design.replacement_generator):
-                generator = draws(Design(seed=seed), number)
-                drawn.append(torch.rand((), generator=generator, dtype=torch.float64).item())
-    assert len(set(drawn)) == 2 * 4 * len(numbers)
+            generator = Design(seed=seed).generator(number)
+            drawn.append(torch.rand((), generator=generator, dtype=torch.float64).item())
+    assert len(set(drawn)) == 4 * len(numbers)

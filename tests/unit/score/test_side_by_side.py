@@ -21,10 +21,9 @@ from mpt_score.trainings.known_language import Stratified
 pytest.importorskip("transformers")
 
 
-@pytest.mark.parametrize("architecture", ["classic", "modern"])
-def test_networks_side_by_side_learn_as_if_alone(architecture: str) -> None:
+def test_networks_side_by_side_learn_as_if_alone() -> None:
     """Three steps of each by itself, with a plain loop, against three steps of both together."""
-    models = [SymbolBERT(5, 6, 8, architecture, seed=seed) for seed in (1, 2)]
+    models = [SymbolBERT(5, 6, 8, seed=seed) for seed in (1, 2)]
     together = SideBySide([model.network for model in models])
     ids = torch.randint(6, (3, 2, 4, 6), generator=generator(3))
     optimizer = torch.optim.SGD(together.parameters(), lr=0.5)
@@ -123,10 +122,9 @@ def test_products_have_the_digits_asked_for() -> None:
     assert all(weight.dtype == torch.float32 for weight in together.weights)
 
 
-@pytest.mark.parametrize("architecture", ["classic", "modern"])
-def test_they_move_together(architecture: str) -> None:
+def test_they_move_together() -> None:
     """With their constants; answers are where the rows are, and networks stay where they were."""
-    networks = [SymbolBERT(5, 6, 8, architecture, seed=seed).network for seed in (1, 2)]
+    networks = [SymbolBERT(5, 6, 8, seed=seed).network for seed in (1, 2)]
     together = SideBySide(networks)
     ids = torch.randint(6, (2, 4, 6), generator=generator(3))
     wanted = together(ids).detach()
