@@ -14,13 +14,16 @@ from mpt_lml.checks import Index, Within, check, checked
 from mpt_lml.results import as_rows
 from mpt_lml.verdicts import mean_and_error
 from mpt_score.errors import TextError
-from mpt_score.estimate import num_masks_of_orders
 from mpt_score.hints import missing_space_hint
 from mpt_score.loading import load
-from mpt_score.rows import Asker, Dialogue, Piece, Rows, read
+from mpt_score.rows.masks import num_masks_of_orders
+from mpt_score.rows.reading import read
+from mpt_score.rows.row import Row, Rows
+from mpt_score.rows.scheduler import BatchScheduler, Dialogue
 from mpt_score.scorer import Scorer
-from mpt_score.token_scores import TokenTerms, score_places, words_of
+from mpt_score.token_scores import TokenTerms, score_places
 from mpt_score.tokens import Tokens, as_list, require_texts
+from mpt_score.words import words_of
 
 if TYPE_CHECKING:
     Prompts = Sequence[str] | Sequence[Sequence[int]]
@@ -60,7 +63,8 @@ class AnswerScores:
             number; where these differ, its probability is missing from the comparison.
         merged: whether a token has characters of both the prompt and an option, (N,). All its options
             then begin after the last token that they share with the prompt.
-        num_passes: rows that went through the model, (N,).
+        num_passes: different rows that the prompt's options ask of the model, (N,); as of
+            :class:`~mpt_score.PairScores`.
         skipped: the prompts that were skipped, with the reason.
 
     >>> coin = lambda ids, mask: torch.tensor([0.25, 0.75]).double().log().expand(ids.shape + (2,))
@@ -157,7 +161,7 @@ def answers(
         starts = found.of_texts
     if refused and not skip:
         _refuse_first(refused)
-    asker = Asker(scorer, skip=skip, noun="prompt")
+    scheduler = BatchScheduler(scorer, skip=skip, noun="prompt")
     scores = _Scores.empty(len(questions.texts), num_orders)
     if tokens is not None:
         answers_to_score = []
@@ -170,22 +174,22 @@ def answers(
             if within_word:
                 string = questions.texts[text]
                 word = words_of(scorer, string if isinstance(string, str) else "", tokens.row(text))
-            piece = _piece(tokens, text, number, start, seed)
-            answers_to_score.append(_Answer(piece, text, word))
-        scores.put(answers_to_score, asker, num_orders, pseudo=pseudo)
-    refused |= asker.faults
+            row = _row(tokens, text, number, start, seed)
+            answers_to_score.append(_Answer(row, text, word))
+        scores.put(answers_to_score, scheduler, num_orders, pseudo=pseudo)
+    refused |= scheduler.faults
     return _assembled(questions, scores, options, merged, refused)
 
 
 class _Answer(NamedTuple):
     """An option behind its prompt, as a row of which the option's places are scored."""
 
-    piece: Piece
+    row: Row
     text: int  # its number among all prompts with their options
     word: Int[Tensor, " L"] | None  # of each token of the row, where words are asked for
 
 
-def _piece(tokens: Tokens, text: int, number: int, start: int, seed: int) -> Piece:
+def _row(tokens: Tokens, text: int, number: int, start: int, seed: int) -> Row:
     """The row of a text, of which the tokens from ``start`` on are scored.
 
     Args:
@@ -200,7 +204,7 @@ def _piece(tokens: Tokens, text: int, number: int, start: int, seed: int) -> Pie
     places = start + tokens.maskable[text, start:length].nonzero().flatten()
     key = f"{seed} after {ids[:start].tolist()}, {len(places)} tokens"
     nothing = torch.zeros(length, dtype=torch.bool)
-    return Piece(ids, tokens.types[text, :length], places, nothing, number, key)
+    return Row(ids, tokens.types[text, :length], places, nothing, number, key)
 
 
 class _Scores(NamedTuple):
@@ -225,16 +229,21 @@ class _Scores(NamedTuple):
         )
 
     def put(
-        self, to_score: Sequence[_Answer], asker: Asker, num_orders: int, *, pseudo: bool
+        self,
+        to_score: Sequence[_Answer],
+        scheduler: BatchScheduler,
+        num_orders: int,
+        *,
+        pseudo: bool,
     ) -> None:
         """Ask about some texts, and write down what they got."""
 
-        def dialogue_of(rows: Rows, group: list[int]) -> Dialogue[TokenTerms]:
+        def dialogue_of(rows: Rows, bucket: list[int]) -> Dialogue[TokenTerms]:
             words = []
-            for number in group:
-                piece, _, word = to_score[number]
+            for number in bucket:
+                row, _, word = to_score[number]
                 if word is not None:
-                    words.append(word[piece.places])
+                    words.append(word[row.places])
             word_of_places = torch.stack(words) if words else None
             return score_places(rows, num_orders, pseudo=pseudo, word=word_of_places)
 
@@ -242,8 +251,8 @@ class _Scores(NamedTuple):
             # Along orders, and each place alone and with its word.
             return num_masks_of_orders(num_orders, count) + 2 * count
 
-        pieces = [answer.piece for answer in to_score]
-        for scored in asker.score(pieces, dialogue_of, most_masks):
+        rows = [answer.row for answer in to_score]
+        for scored in scheduler.score(rows, dialogue_of, most_masks):
             terms = scored.result
             text = [to_score[number].text for number in scored.numbers]
             self.totals[text] = terms.terms.sum(dim=2)

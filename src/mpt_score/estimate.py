@@ -18,11 +18,19 @@ from torch import Tensor
 from mpt_lml.masks import sample_ranks, subsets
 from mpt_lml.orders import mixture_bounds
 from mpt_lml.scores import mask_score, over_orders
-from mpt_score.rows import Dialogue, Question, Rows
-from mpt_score.text_blocks import Later, block_sizes
+from mpt_score.rows.masks import (
+    Request,
+    every_mask,
+    masks_along_orders,
+    masks_in_strata,
+    orders_differ,
+    pays_every_mask,
+    with_singles,
+)
+from mpt_score.rows.parts import Later, block_sizes
+from mpt_score.rows.row import Rows
+from mpt_score.rows.scheduler import Dialogue
 
-MOST_TOKENS_EXACT = 16
-"""D up to which all 2^D − 1 masks may be asked for."""
 FEWEST_ORDERS = 4
 """For an error of three degrees of freedom; with fewer, Student's intervals are wider than strata's."""
 FEWEST_ORDERS_TO_STOP = 2 * FEWEST_ORDERS
@@ -31,10 +39,6 @@ ROUNDS_AT_ONCE = 8
 """Rounds of masks that a target error is taken to ask for together, for what memory has to hold."""
 MOST_ROUNDS = 64
 """Most masks for a target error, as a multiple of those that are paid for without one."""
-ORDERS_OF_QUARTET = 4
-"""As many as :func:`quartets` makes of one."""
-SEEDS_APART = 2**32
-"""Between the seeds of two blocks of a row: their draws are independent."""
 _TINY = 1e-30
 _ROUNDING = 1e-12
 """What may be left of a number from which it is subtracted in double precision, as a share of it."""
@@ -102,11 +106,6 @@ class Plan(NamedTuple):
             return self.num_masks_of(count) + (count if self.pseudo else 0)
         num_single = count if self.pseudo else min(num_orders, count)
         return 1 + num_orders * (count - 2) + num_single
-
-
-def pays_every_mask(num_masks: int, count: int) -> bool:
-    """Whether all 2^D − 1 masks of D = ``count`` tokens are at most ``num_masks``."""
-    return count <= MOST_TOKENS_EXACT and 2**count - 1 <= num_masks
 
 
 class RowScores(NamedTuple):
@@ -231,9 +230,9 @@ def _score_by_strata(rows: Rows, plan: Plan) -> Dialogue[RowScores]:
     num_masks = plan.num_masks_of(count) - 1  # besides the one that hides everything
     num_strata = max(1, min(count - 1, num_masks // 2))
     everything = torch.ones(len(rows), 1, count, dtype=torch.bool)
-    hidden = _masks_in_strata(num_masks // num_strata, num_strata, count, generators)
+    hidden = masks_in_strata(num_masks // num_strata, num_strata, count, generators)
     first = torch.cat([everything, hidden], dim=1)
-    asked = yield with_singles(Question(first, first), rows, pseudo=plan.pseudo)
+    asked = yield with_singles(Request(first, first), rows, pseudo=plan.pseudo)
     num_single = asked.values.shape[1] - first.shape[1]
     alone, values, single = asked.values.split_with_sizes([1, hidden.shape[1], num_single], dim=1)
     num_passes = asked.num_passes
@@ -244,8 +243,8 @@ def _score_by_strata(rows: Rows, plan: Plan) -> Dialogue[RowScores]:
         num_more = _num_more(repeats, area.variance, most_repeats, plan, count)
         if num_more <= 0:
             break
-        more = _masks_in_strata(num_more, num_strata, count, generators)
-        asked = yield Question(more, more)
+        more = masks_in_strata(num_more, num_strata, count, generators)
+        asked = yield Request(more, more)
         values = torch.cat([values, asked.values], dim=1)
         hidden = torch.cat([hidden, more], dim=1)
         num_passes = num_passes + asked.num_passes
@@ -271,7 +270,7 @@ def _score_by_one_mask(rows: Rows, plan: Plan) -> Dialogue[RowScores]:
         size = 1 + torch.randint(count, (1,), generator=generator)
         masks.append(sample_ranks(1, count, generator=generator) < size)
     hidden = torch.stack(masks)
-    asked = yield with_singles(Question(hidden, hidden), rows, pseudo=plan.pseudo)
+    asked = yield with_singles(Request(hidden, hidden), rows, pseudo=plan.pseudo)
     values = asked.values[:, 0]
     not_known = torch.full_like(values[:, 0], math.nan)
     return RowScores(
@@ -336,118 +335,16 @@ def _pseudo_log_likelihood(values: Float[Tensor, "B P D"], plan: Plan) -> Float[
     return values.sum(dim=(1, 2))
 
 
-def _sizes(masks: Question, values: Float[Tensor, "B P D"]) -> list[int]:
-    """Of the masks of a question, and of what was asked with it."""
+def _sizes(masks: Request, values: Float[Tensor, "B P D"]) -> list[int]:
+    """Of the masks of a request, and of what was asked with it."""
     num_masks = masks.hidden.shape[1]
     return [num_masks, values.shape[1] - num_masks]
-
-
-# -- masks --------------------------------------------------------------------------------------------
-
-
-def every_mask(rows: Rows) -> Question:
-    """All 2^D − 1 sets of hidden tokens, and what they say of each of these."""
-    hidden = subsets(rows.num_places)[1:].expand(len(rows), -1, -1)
-    return Question(hidden, hidden)
-
-
-def masks_along_orders(
-    num_orders: int, count: int, generators: list[torch.Generator], *, in_quartets: bool = False
-) -> Question:
-    """Along each random order its D masks, of sizes 1..D, (B, S D, D); wanted is what is shown next.
-
-    In :func:`quartets` the masks of three more orders follow those of each, (B, 4 S D, D).
-    """
-    drawn = [sample_ranks(num_orders, count, generator=generator) for generator in generators]
-    ranks = torch.stack(drawn)
-    if in_quartets:
-        ranks = quartets(ranks).flatten(1, 2)
-    ranks = ranks[:, :, None]
-    size = torch.arange(1, count + 1)[:, None]
-    return Question((ranks < size).flatten(1, 2), (ranks == size - 1).flatten(1, 2))
-
-
-def quartets(ranks: Int[Tensor, "B S D"]) -> Int[Tensor, "B S 4 D"]:
-    """Each order with its halves exchanged as well, and both reversed.
-
-    Each of the four is uniform if the first one is, so that a mean over quartets is unbiased for that
-    over all orders. Either of two places is shown before the other in two of the four. So what depends
-    on it, as the interaction of two words does, is in every quartet, and not by luck. And one place is
-    shown once in each quarter of the order, as near as D allows: contexts of all sizes are there.
-
-    Args:
-        ranks: the place of each token in each order, from 0.
-    """
-    count = ranks.shape[-1]
-    exchanged = (ranks + count // 2) % count
-    both = torch.stack([ranks, exchanged], dim=2)
-    return torch.cat([both, count - 1 - both], dim=2)
-
-
-def orders_of_places(rows: Rows, num_orders: int, *, in_quartets: bool = False) -> Question:
-    """All masks of k places where these are not more than along S orders, else those of S orders.
-
-    With ``in_quartets`` each of the S is the first of four orders.
-    """
-    if takes_every_order(rows, num_orders, in_quartets=in_quartets):
-        return every_mask(rows)
-    generators = rows.generators()
-    return masks_along_orders(num_orders, rows.num_places, generators, in_quartets=in_quartets)
-
-
-def takes_every_order(rows: Rows, num_orders: int, *, in_quartets: bool = False) -> bool:
-    """Whether :func:`orders_of_places` has all k! orders."""
-    if in_quartets:
-        num_orders *= ORDERS_OF_QUARTET
-    return pays_every_mask(num_orders * rows.num_places, rows.num_places)
-
-
-def num_masks_of_orders(num_orders: int, count: int) -> int:
-    """How many masks :func:`orders_of_places` has of k = ``count`` places."""
-    num_masks = num_orders * count
-    return 2**count - 1 if pays_every_mask(num_masks, count) else num_masks
-
-
-def with_singles(masks: Question, rows: Rows, *, pseudo: bool) -> Question:
-    """The same masks, and behind them each token hidden alone where pseudo-likelihoods are wanted."""
-    if not pseudo:
-        return masks
-    single = torch.eye(rows.num_places, dtype=torch.bool).expand(len(rows), -1, -1)
-    return Question(
-        torch.cat([masks.hidden, single], dim=1), torch.cat([masks.wanted, single], dim=1)
-    )
-
-
-def _masks_in_strata(
-    repeats: int, num_strata: int, count: int, generators: list[torch.Generator]
-) -> Bool[Tensor, "B P D"]:
-    """For each repeat one mask a stratum; the strata cut the sizes 1..D − 1."""
-    masks = []
-    for generator in generators:
-        jitter = torch.rand(repeats, num_strata, generator=generator, dtype=torch.float64)
-        level = (torch.arange(num_strata) + jitter) / num_strata
-        sizes = ((level * (count - 1)).long() + 1).clamp(max=count - 1)
-        ranks = sample_ranks(repeats * num_strata, count, generator=generator)
-        masks.append(ranks < sizes.flatten()[:, None])
-    return torch.stack(masks)
-
-
-def orders_differ(hidden: Bool[Tensor, "B P D"]) -> Bool[Tensor, " B"]:
-    """Whether a row has two orders that are not the same: else nothing is known of their spread.
-
-    Of three tokens, two orders are the same one time in six.
-
-    Args:
-        hidden: of each order its masks of sizes 1..D, P = S D.
-    """
-    of_orders = hidden.unflatten(1, (-1, hidden.shape[2]))
-    return (of_orders != of_orders[:, :1]).flatten(1).any(dim=1)
 
 
 # -- estimates ----------------------------------------------------------------------------------------
 
 
-def along_orders(values: Float[Tensor, "B P D"], masks: Question) -> Float[Tensor, "B S D"]:
+def along_orders(values: Float[Tensor, "B P D"], masks: Request) -> Float[Tensor, "B S D"]:
     """What each of D tokens adds to log p_π along S = P/D orders: log q of it when it is shown next.
 
     Args:

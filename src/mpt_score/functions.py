@@ -34,14 +34,31 @@ class TokenFunction:
 
     def log_tokens(self, ids: Tensor, mask: Tensor, **_: Any) -> Tensor:
         """log q of the masked tokens, nats, (B, L); 0 where not masked."""
+        return self.log_tokens_of(ids, torch.arange(len(ids)), ids, mask)
+
+    def log_tokens_of(self, tokens: Tensor, row: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
+        """log q of several texts' tokens at the masked places of rows that show the same of them.
+
+        Args:
+            tokens: of each text, (Q, L).
+            row: of each text the row that is asked, (Q,).
+            ids: rows, each of one of its texts, (B, L).
+            mask: what is masked in them, (B, L).
+
+        Returns:
+            Nats, (Q, L); 0 where not masked.
+        """
         values = self._answer(ids, mask)
         self._require_normalized(values, mask)
-        wanted = ids[mask][:, None]
-        require_ids("ids", wanted, values.shape[-1])
+        masked = mask[row]
+        wanted = tokens[masked]
+        require_ids("ids", wanted[:, None], values.shape[-1])
+        number = torch.zeros_like(ids).masked_scatter(mask, torch.arange(len(values)))
+        place = number[row][masked]
         # Chosen where the function answered: of V numbers a token, one leaves the GPU.
-        chosen = values.gather(1, wanted.to(values.device))
-        result = torch.zeros(ids.shape, dtype=torch.float64)
-        return result.masked_scatter(mask, chosen.cpu().double())  # Apple's GPUs have no float64
+        chosen = values[place.to(values.device), wanted.to(values.device)]
+        result = torch.zeros(tokens.shape, dtype=torch.float64)
+        return result.masked_scatter(masked, chosen.cpu().double())  # Apple's GPUs have no float64
 
     def try_once(self, ids: Tensor, mask: Tensor) -> None:
         """Try the function, the first time that it is asked: eleven calls of one or two rows.

@@ -29,9 +29,9 @@ from torch import Tensor
 import mpt_score
 from mpt_lml.results import ratio_estimate
 from mpt_score.answer_scores import num_shared
+from mpt_score.rows.parts import num_leading
 from mpt_score.scorer import Scorer
 from mpt_score.sentence_scores import NATS_TO_BITS
-from mpt_score.tokens import num_leading
 
 _log = logging.getLogger(__name__)
 

@@ -16,15 +16,18 @@ from mpt_lml.results import as_rows
 from mpt_lml.scores import over_orders
 from mpt_lml.verdicts import mean_and_error
 from mpt_score.errors import TextError
-from mpt_score.estimate import (
-    along_orders,
+from mpt_score.estimate import along_orders
+from mpt_score.loading import load
+from mpt_score.rows.masks import (
+    Request,
     num_masks_of_orders,
     orders_differ,
     orders_of_places,
     takes_every_order,
 )
-from mpt_score.loading import load
-from mpt_score.rows import Asker, Dialogue, Piece, Question, Read, Rows, num_unknown, read
+from mpt_score.rows.reading import Read, num_unknown, read
+from mpt_score.rows.row import Row, Rows
+from mpt_score.rows.scheduler import BatchScheduler, Dialogue
 from mpt_score.scorer import Scorer
 from mpt_score.tokens import Texts, Tokens, as_list
 
@@ -82,7 +85,10 @@ class PairScores:
         inconsistency: the standard deviation over orders, both texts in the same order: 0 for
             conditionals of one joint distribution, and no error of the truth; nan as the error, (N,).
         num_changed: k, (N,).
-        num_passes: rows that went through the model for both texts, (N,).
+        num_passes: different rows that the pair asks of the model, (N,). What both texts show alike is
+            one row, so that k = 1 takes one pass. A row that other pairs of the call ask for as well
+            goes through the model once and counts for each of them: all substitutions at one site
+            are one pass together.
         skipped: the pairs that were not compared, with the reason, by their number.
         pseudo_difference: of two pseudo-log-likelihoods (2D more passes), which is another quantity,
             (N,); None where it was not asked for.
@@ -219,10 +225,10 @@ def pairs(
             num_changed[number] = is_changed[row].sum()
             if num_changed[number]:  # equal texts have the ratio 0, without a pass
                 to_score.append(_Pair.of(x, y, row, is_changed[row], number, seed))
-    asker = Asker(scorer, skip=skip, noun="pair")
-    for name, values in _scored(asker, to_score, num_orders, pseudo=pseudo).items():
+    scheduler = BatchScheduler(scorer, skip=skip, noun="pair")
+    for name, values in _scored(scheduler, to_score, num_orders, pseudo=pseudo).items():
         columns[name][[pair.low.text for pair in to_score]] = values
-    skipped |= asker.faults
+    skipped |= scheduler.faults
     for name in numbers:
         columns[name][sorted(skipped)] = math.nan
     return PairScores(
@@ -239,8 +245,8 @@ def pairs(
 class _Pair(NamedTuple):
     """Two texts of one length as rows, in an order that does not depend on which is the first."""
 
-    low: Piece
-    high: Piece
+    low: Row
+    high: Row
     sign: float  # 1 where ``low`` is the first text, −1 where it is the second
     tokens: Int[Tensor, " D"]  # places of all that are scored, for pseudo-log-likelihoods
 
@@ -263,7 +269,7 @@ class _Pair(NamedTuple):
         key = f"{seed} pair {sorted([ids_of_x, ids_of_y])}"
         places = is_changed.nonzero().flatten()
         nothing = torch.zeros(length, dtype=torch.bool)
-        low, high = (Piece(ids, types, places, nothing, number, key) for ids, types in both)
+        low, high = (Row(ids, types, places, nothing, number, key) for ids, types in both)
         tokens = x.maskable[row].nonzero().flatten()
         return cls(low, high, 1.0 if is_first_low else -1.0, tokens)
 
@@ -278,7 +284,7 @@ class _Ratios(NamedTuple):
 
 
 def _scored(
-    asker: Asker, pairs: Sequence[_Pair], num_orders: int, *, pseudo: bool
+    scheduler: BatchScheduler, pairs: Sequence[_Pair], num_orders: int, *, pseudo: bool
 ) -> dict[str, Tensor]:
     """The columns of some pairs, in the order in which they come."""
     nothing = torch.zeros(len(pairs), dtype=torch.float64)
@@ -292,7 +298,7 @@ def _scored(
     sign = torch.tensor([pair.sign for pair in pairs], dtype=torch.float64)
     low = [pair.low for pair in pairs]
     high = [pair.high for pair in pairs]
-    for scored in asker.score(
+    for scored in scheduler.score(
         low,
         lambda rows, _: _log_ratios(rows, num_orders),
         partial(num_masks_of_orders, num_orders),
@@ -307,7 +313,7 @@ def _scored(
     if pseudo:
         low = [pair.low._replace(places=pair.tokens) for pair in pairs]
         high = [pair.high._replace(places=pair.tokens) for pair in pairs]
-        for of_whole in asker.score(
+        for of_whole in scheduler.score(
             low, lambda rows, _: _pseudo_differences(rows), lambda count: count, partners=high
         ):
             group = of_whole.numbers
@@ -326,7 +332,7 @@ def _log_ratios(rows: Rows, num_orders: int) -> Dialogue[_Ratios]:
         statistics = over_orders(difference.transpose(0, 1), subsets(rows.num_places))
         nothing = torch.zeros_like(statistics.mean)
         return _Ratios(statistics.mean, nothing, statistics.variance.sqrt(), num_passes)
-    of_low = Question(*(each.chunk(2)[0] for each in masks))
+    of_low = Request(*(each.chunk(2)[0] for each in masks))
     totals = along_orders(difference, of_low).sum(dim=2)
     mean, error = mean_and_error(totals, dim=1)
     has_spread = orders_differ(of_low.hidden)
@@ -341,7 +347,7 @@ def _log_ratios(rows: Rows, num_orders: int) -> Dialogue[_Ratios]:
 def _pseudo_differences(rows: Rows) -> Dialogue[Tensor]:
     """The pseudo-log-likelihoods of B rows less those of the B behind them."""
     single = torch.eye(rows.num_places, dtype=torch.bool).expand(len(rows), -1, -1)
-    asked = yield Question(single, single)
+    asked = yield Request(single, single)
     low, high = asked.values.sum(dim=(1, 2)).chunk(2)
     return low - high
 

@@ -27,7 +27,7 @@ from mpt_score.errors import TextError, is_out_of_memory
 from mpt_score.lines import Fault, Line, copied_columns
 from mpt_score.output import RowFile, State
 from mpt_score.scorer import Scorer
-from mpt_score.sentence_scores import plan_of, prices
+from mpt_score.sentence_scores import estimate_cost, plan_of
 
 QUANTITIES = {
     "sentences": "log-score: log p of the text, mean over orders of its tokens",
@@ -219,7 +219,7 @@ class _Run:
         for part in self._parts(lines.read(options)):
             texts = [line.texts[0] for line in part if isinstance(line, Line)]
             if texts:
-                of_texts = prices(self.scorer, texts, plan.most_passes, skip=True)
+                of_texts = estimate_cost(self.scorer, texts, plan.most_passes, skip=True)
                 num_texts += int((of_texts.num_tokens > 0).sum())
                 num_tokens += int(of_texts.num_tokens.sum())
                 num_passes += int(of_texts.num_passes.sum())

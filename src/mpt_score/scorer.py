@@ -15,6 +15,7 @@ from mpt_score.errors import TextError
 from mpt_score.functions import TokenFunction
 from mpt_score.networks.devices import to_device_of
 from mpt_score.networks.kinds import require_ids
+from mpt_score.networks.masked_lm import first_of_each
 from mpt_score.tokens import Texts, Tokens, as_list, encode, encode_ids
 
 FUNCTION_BYTES = 2**29
@@ -62,6 +63,11 @@ class Scorer:
     def network(self) -> Any:
         """The network of ``transformers`` behind :attr:`model`; ``None`` for a function."""
         return getattr(self.model, "network", None)
+
+    @property
+    def says_every_token(self) -> bool:
+        """Whether the model says log q of every token at a hidden place, and not only of the text's."""
+        return hasattr(self.model, "ask") or isinstance(self.model, TokenFunction)
 
     @property
     def unknown_id(self) -> int | None:
@@ -175,6 +181,7 @@ class Scorer:
         types: Int[Tensor, "T L"] | None = None,
         *,
         wanted: Bool[Tensor, "R L"] | None = None,
+        same: Int[Tensor, " R"] | None = None,
     ) -> Callable[[], Float[Tensor, "R L"]]:
         """log q(x_j | x_R) of R questions about T texts of one length.
 
@@ -186,6 +193,9 @@ class Scorer:
             mask: what each question hides, (R, L), boolean; True means masked.
             types: as of :class:`~mpt_score.tokens.Tokens`, (T, L).
             wanted: of the hidden tokens those whose log q is read, (R, L); by default all.
+            same: a number for each question, equal where what is shown and hidden is, counted from 0 in
+                the order of the first of each, (R,). Equal questions are one pass. By default all
+                differ.
 
         Returns:
             A function without arguments that waits for the answers: nats, (R, L), float64, on the CPU;
@@ -195,20 +205,33 @@ class Scorer:
             ValueError: for a row that is not there.
         """
         if hasattr(self.model, "ask"):
-            return self.model.ask(ids, text, mask, types, wanted=wanted)
+            return self.model.ask(ids, text, mask, types, wanted=wanted, same=same)
         # A function is shown text where it was tokenized.
         ids, text, mask = ids.cpu(), text.cpu(), mask.cpu()
         require_ids("text", text, len(ids), "It is the number of a row of ids.")
         types = None if types is None else types.cpu()
         if isinstance(self.model, TokenFunction):
             self.model.try_once(ids[text], mask)
-        values = []
-        for rows in torch.arange(len(text)).split(self._rows_at_once(ids.shape[1])):
-            of_rows = text[rows]
-            types_of_rows = None if types is None else types[of_rows]
-            answers_of_rows = self.model.log_tokens(ids[of_rows], mask[rows], types=types_of_rows)
-            values.append(answers_of_rows.cpu())
-        answers = torch.cat(values)
+        same = torch.arange(len(text)) if same is None else same
+        first = first_of_each(same)
+        order = same.argsort(stable=True)
+        ends = [0, *same.bincount().cumsum(dim=0).tolist()]
+        answers = torch.zeros(mask.shape, dtype=torch.float64)
+        start = 0
+        for rows in first.split(self._rows_at_once(ids.shape[1])):
+            questions = order[ends[start] : ends[start + len(rows)]]
+            ids_of_rows = ids[text[rows]]
+            row = same[questions] - start
+            if isinstance(self.model, TokenFunction):
+                values = self.model.log_tokens_of(
+                    ids[text[questions]], row, ids_of_rows, mask[rows]
+                )
+            else:
+                types_of_rows = None if types is None else types[text[rows]]
+                values = self.model.log_tokens(ids_of_rows, mask[rows], types=types_of_rows)
+                values = values.cpu()[row]
+            answers[questions] = values.double()
+            start += len(rows)
         if wanted is not None:
             answers = answers.where(wanted.cpu(), 0.0)
         return lambda: answers

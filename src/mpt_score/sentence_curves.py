@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mpt_lml.checks import checked, require_count
@@ -16,6 +16,9 @@ from mpt_lml.theory.rates import crossover, jackknife
 from mpt_lml.verdicts import mean_and_error
 from mpt_score.design import Design
 from mpt_score.loading import load
+from mpt_score.rows.masks import Request
+from mpt_score.rows.row import Row
+from mpt_score.rows.scheduler import BatchScheduler, Dialogue
 from mpt_score.scorer import Scorer
 from mpt_score.tokens import Texts, Tokens
 
@@ -258,7 +261,7 @@ def curves_of_parts(
 def part_of_curves(
     scorer: Scorer, tokens: Tokens, chosen: Int[Tensor, " B"], design: Design
 ) -> dict[str, Tensor]:
-    """Scores and control variates of a few texts, equally long ones in one batch.
+    """Scores and control variates of a few texts.
 
     Args:
         scorer: says log q of tokens.
@@ -269,25 +272,39 @@ def part_of_curves(
     Returns:
         ``raw``, ``control`` and ``hidden`` of :class:`SentenceCurves`, by increasing length.
     """
-    scores = []
-    scores_alone = []
-    lengths = tokens.lengths[chosen]
-    for length in lengths.unique():
-        numbers = chosen[lengths == length]
-        rows = tokens.rows(numbers)
-        mask = torch.stack([design.masks(tokens.row(n), n) for n in numbers.tolist()])
-        num_masks = mask.shape[1]
-        values = scorer.log_tokens(
-            rows.ids.repeat_interleave(num_masks, dim=0),
-            mask.flatten(0, 1),
-            rows.types.repeat_interleave(num_masks, dim=0),
-            numbers=numbers.repeat_interleave(num_masks),
-        ).view(mask.shape)
-        alone = values[:, -1:].expand_as(values)  # b_j, as the last mask hides everything
-        scores.append(mask_score(values, mask))
-        scores_alone.append(mask_score(alone, mask))
-    raw = torch.cat(scores)
-    hidden = raw[:, -1]
-    control = torch.cat(scores_alone)[:, :-1] - hidden[:, None]
+    rows = []
+    masks = []
+    for number in chosen.tolist():
+        text = tokens.row(number)
+        places = text.maskable[0].nonzero().flatten()
+        nothing = torch.zeros_like(text.maskable[0])
+        # Its masks follow from the design, and no orders from a key.
+        rows.append(Row(text.ids[0], text.types[0], places, nothing, number, key=""))
+        masks.append(design.masks(text, number)[:, places])
+    raw = torch.zeros(len(chosen), masks[0].shape[0], dtype=torch.float64)
+    score_alone = torch.zeros_like(raw)
+    scored = BatchScheduler(scorer, skip=False).score(
+        rows,
+        lambda _, bucket: _score_masks(torch.stack([masks[number] for number in bucket])),
+        lambda _: masks[0].shape[0],
+    )
+    for each in scored:
+        raw[each.numbers], score_alone[each.numbers] = each.result
+    order = tokens.lengths[chosen].argsort(stable=True)
+    hidden = raw[order, -1]
+    control = score_alone[order, :-1] - hidden[:, None]
     shape = (len(chosen), design.num_masks, -1)
-    return {"raw": raw[:, :-1].reshape(shape), "control": control.reshape(shape), "hidden": hidden}
+    return {
+        "raw": raw[order, :-1].reshape(shape),
+        "control": control.reshape(shape),
+        "hidden": hidden,
+    }
+
+
+def _score_masks(
+    hidden: Bool[Tensor, "B P k"],
+) -> Dialogue[tuple[Float[Tensor, "B P"], Float[Tensor, "B P"]]]:
+    """The score of each mask, and the mean of b_j = log q(x_j) over it, the last one hiding all."""
+    answers = yield Request(hidden, hidden)
+    alone = answers.values[:, -1:].expand_as(answers.values)
+    return mask_score(answers.values, hidden), mask_score(alone, hidden)

@@ -1,7 +1,7 @@
 """Scores of whole texts: the mean of log p_π over orders, what it costs and how far it is off."""
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
@@ -18,16 +18,15 @@ from mpt_score.contrasts import (
     item_names,
     students_interval,
 )
-from mpt_score.errors import TextError
-from mpt_score.estimate import SEEDS_APART, Plan, RowScores, bounds_of, score_rows
+from mpt_score.estimate import Plan, RowScores, bounds_of, score_rows
 from mpt_score.loading import load
-from mpt_score.rows import Asker, Piece, Rows, Scored, num_unknown, read
+from mpt_score.rows.parts import Later
+from mpt_score.rows.reading import num_unknown, read_in_parts, rows_of_text, windows_of
+from mpt_score.rows.row import Row, Rows, first_equal
+from mpt_score.rows.scheduler import BatchScheduler, Scored
 from mpt_score.scorer import Scorer
-from mpt_score.text_blocks import Later, split_into_blocks
-from mpt_score.tokens import Texts, Tokens, as_list, bytes_without_unknown, split_into_windows
+from mpt_score.tokens import Texts, Tokens, as_list, bytes_without_unknown
 
-TEXTS_AT_A_TIME = 512
-"""That are tokenized, and padded to the longest of them, together."""
 NATS_TO_BITS = -1.0 / math.log(2.0)
 """Bits are counted as a length of code: the logarithm with its sign turned."""
 USUAL_ORDERS = 4
@@ -70,7 +69,8 @@ class SentenceScores:
             those with unknown tokens whose tokenizer does not say where they stand, (N,).
         num_windows: a text longer than the model takes is cut into so many, each scored as if it
             stood alone, (N,).
-        num_passes: rows that went through the model, (N,).
+        num_passes: different rows that the text asks of the model, (N,). A row that other texts of the
+            call ask for as well, as that in which everything is hidden, goes through it once.
         log_score: the mean of log p_π over orders, (N,).
         standard_error: of ``log_score``, over masks or orders; 0 where every mask was visited, nan
             from one order, from fewer than three masks, and where all that were drawn happen to be
@@ -389,15 +389,15 @@ def sentences(
         labels = _labels(documents)
     if len(labels) != len(texts):
         raise ValueError(f"{len(texts)} texts came with {len(labels)} documents.")
-    asker = Asker(scorer, skip=skip)
+    scheduler = BatchScheduler(scorer, skip=skip)
     columns = _Columns(len(texts), plan.num_orders if names else None)
-    for numbers, tokens in encoded(asker, texts):
-        _score_part(asker, numbers, tokens, plan, names, columns)
-    columns.leave_out(asker.faults)
+    for numbers, tokens in read_in_parts(scorer, texts, scheduler.faults, skip=skip):
+        _score_part(scheduler, numbers, tokens, plan, names, columns)
+    columns.leave_out(scheduler.faults)
     return SentenceScores(
         num_tokens=columns.counts["num_tokens"],
         num_unknown=columns.counts["num_unknown"],
-        num_bytes=_num_bytes(scorer, texts, columns.counts["num_unknown"], asker.faults),
+        num_bytes=_num_bytes(scorer, texts, columns.counts["num_unknown"], scheduler.faults),
         num_windows=columns.counts["num_windows"],
         num_passes=columns.counts["num_passes"],
         log_score=columns.sums["log_score"],
@@ -415,8 +415,8 @@ def sentences(
         mixture_upper=columns.sums["upper"],
         mixture_upper_error=columns.sums["upper_variance"].sqrt(),
         is_heavy_tailed=columns.counts["is_heavy_tailed"] > 0,
-        documents=torch.tensor(first_of_each(labels)),
-        skipped=dict(sorted(asker.faults.items())),
+        documents=torch.tensor(first_equal(labels)),
+        skipped=dict(sorted(scheduler.faults.items())),
         items=tuple(names),
         along_orders=columns.along_orders,
         same_orders=columns.same_orders() if names else None,
@@ -456,19 +456,19 @@ def passes(
     (tensor([  7, 397]), tensor([32]))
     """
     plan = plan_of(num_orders, num_masks, pseudo, block_length=block_length)
-    return prices(load(model, tokenizer), texts, plan.most_passes).num_passes
+    return estimate_cost(load(model, tokenizer), texts, plan.most_passes).num_passes
 
 
-class Prices(NamedTuple):
+class CostEstimate(NamedTuple):
     """What the scores of N texts cost."""
 
     num_tokens: Int[Tensor, " N"]  # that are scored; 0 where a text cannot be
     num_passes: Int[Tensor, " N"]  # at most
 
 
-def prices(
+def estimate_cost(
     scorer: Scorer, texts: Texts, most_passes: Callable[[int], int], *, skip: bool = False
-) -> Prices:
+) -> CostEstimate:
     """What each text will cost; the model is not asked anything.
 
     Args:
@@ -480,7 +480,7 @@ def prices(
     texts = as_list(texts)
     num_tokens = torch.zeros(len(texts), dtype=torch.int64)
     num_passes = torch.zeros(len(texts), dtype=torch.int64)
-    for numbers, tokens in encoded(Asker(scorer, skip=skip), texts):
+    for numbers, tokens in read_in_parts(scorer, texts, {}, skip=skip):
         num_tokens[numbers] = tokens.num_features
         counts = tokens.num_features.tolist()
         lengths = tokens.lengths.tolist()
@@ -490,7 +490,7 @@ def prices(
                 windows = windows_of(scorer, tokens.row(place))
                 sizes = [int(window.num_features) for window in windows]
             num_passes[number] = sum(map(most_passes, sizes))
-    return Prices(num_tokens, num_passes)
+    return CostEstimate(num_tokens, num_passes)
 
 
 @checked
@@ -529,14 +529,6 @@ def plan_of(
     return Plan(num_orders, num_masks, pseudo, target_error, seed, block_length, later)
 
 
-def first_of_each(labels: Sequence[Hashable]) -> list[int]:
-    """For each label the place of the first one that is equal."""
-    first: dict[Hashable, int] = {}
-    for place, label in enumerate(labels):
-        first.setdefault(label, place)
-    return [first[label] for label in labels]
-
-
 def _num_bytes(
     scorer: Scorer, texts: Texts, num_unknown: Int[Tensor, " N"], faults: dict[int, str]
 ) -> Int[Tensor, " N"]:
@@ -552,70 +544,6 @@ def _num_bytes(
         else:
             num_bytes[number] = len(text.encode())
     return num_bytes
-
-
-# -- texts as rows ------------------------------------------------------------------------------------
-
-
-def encoded(asker: Asker, texts: Any) -> Iterator[tuple[list[int], Tokens]]:
-    """Numbers and tokens of some texts at a time, by length, so that a long one pads none but its like.
-
-    Args:
-        asker: remembers the texts that cannot be read.
-        texts: as of :meth:`Scorer.encode`.
-    """
-    if isinstance(texts, Tokens):
-        order = texts.lengths.argsort(stable=True)
-        for rows in order.split(TEXTS_AT_A_TIME):
-            yield rows.tolist(), texts.rows(rows)
-        return
-    order_of_texts = sorted(range(len(texts)), key=lambda number: len(texts[number]))
-    for start in range(0, len(order_of_texts), TEXTS_AT_A_TIME):
-        numbers = order_of_texts[start : start + TEXTS_AT_A_TIME]
-        try:
-            found = read(asker.scorer, [texts[number] for number in numbers], skip=asker.skip)
-        except TextError as error:
-            number = numbers[error.number]  # and not its place among some texts by length
-            raise TextError(f"text {number}: {error.reason}", number, error.reason) from error
-        asker.faults |= {numbers[place]: reason for place, reason in found.faults.items()}
-        if found.tokens is not None:
-            yield [numbers[place] for place in found.numbers], found.tokens
-
-
-def windows_of(scorer: Scorer, row: Tokens) -> list[Tokens]:
-    """A text as rows that the model takes whole: itself, or windows of it."""
-    if scorer.max_length is None or row.ids.shape[1] <= scorer.max_length:
-        return [row]
-    return split_into_windows(row, scorer.max_length, scorer.is_frame(row.ids[0]))
-
-
-def key_of_tokens(seed: int, ids: Int[Tensor, " L"]) -> str:
-    """What the random orders of a row follow from where items were not named.
-
-    Args:
-        seed: of the call, and of the block.
-        ids: of the row, (L,).
-    """
-    return f"{seed} {ids.tolist()}"
-
-
-def draws_of_item(seed: int, item: Hashable, sizes: Sequence[int]) -> str:
-    """What the random orders of a text follow from where items were named.
-
-    Texts of one item see the same orders in all of their rows, or in none: a sum over rows is then
-    known along each order, or independent of that of another text.
-
-    Args:
-        seed: of the call.
-        item: of the text.
-        sizes: tokens to score in each of its rows, which are its windows, or blocks of these.
-    """
-    return f"{seed} item {item} of {list(sizes)} tokens"
-
-
-def with_draws(pieces: Sequence[Piece], draws: str) -> list[Piece]:
-    """The rows of a text, with orders that follow from what it shares with others of its item."""
-    return [piece._replace(key=f"{draws}, row {number}") for number, piece in enumerate(pieces)]
 
 
 # -- scores -------------------------------------------------------------------------------------------
@@ -647,7 +575,7 @@ class _Columns:
         self.along_orders: Tensor | None = None
         if num_orders is not None:
             self.along_orders = torch.zeros(count, num_orders, dtype=torch.float64)
-        self.draws: dict[int, str] = {}  # of each text, where items were named
+        self.keys: dict[int, Hashable] = {}  # of the orders of each text, where items were named
 
     def add(self, rows: Rows, scores: RowScores) -> None:
         """What some rows got."""
@@ -676,7 +604,7 @@ class _Columns:
     def same_orders(self) -> Int[Tensor, " N"]:
         """Of each text the first one that was scored along the same orders; one without is its own."""
         count = len(self.counts["num_tokens"])
-        return torch.tensor(first_of_each([self.draws.get(n, n) for n in range(count)]))
+        return torch.tensor(first_equal([self.keys.get(n, n) for n in range(count)]))
 
     def leave_out(self, faults: dict[int, str]) -> None:
         """No number of a text that cannot be scored."""
@@ -690,7 +618,7 @@ class _Columns:
 
 
 def _score_part(
-    asker: Asker,
+    scheduler: BatchScheduler,
     numbers: list[int],
     tokens: Tokens,
     plan: Plan,
@@ -698,30 +626,29 @@ def _score_part(
     columns: _Columns,
 ) -> None:
     """The scores of all rows of some texts: whole texts, windows of long ones, or blocks of these."""
-    pieces: list[Piece] = []
+    rows: list[Row] = []
     plans: list[Plan] = []
     for place, number in enumerate(numbers):
-        windows = windows_of(asker.scorer, tokens.row(place))
-        columns.counts["num_windows"][number] = len(windows)
-        pieces_of_text: list[Piece] = []
-        for window in windows:
-            blocks = split_into_blocks(window, plan.block_length, plan.later)
-            count = sum(len(block.places) for block in blocks)
-            for block_number, block in enumerate(blocks):
-                ids = window.ids[0, : block.width]
-                types = window.types[0, : block.width]
-                key = key_of_tokens(plan.seed + block_number * SEEDS_APART, ids)
-                pieces_of_text.append(Piece(ids, types, block.places, block.hidden, number, key))
-                plans.append(plan.of_block(len(block.places), count))
-        if names:
-            sizes = [len(piece.places) for piece in pieces_of_text]
-            columns.draws[number] = draws_of_item(plan.seed, names[number], sizes)
-            pieces_of_text = with_draws(pieces_of_text, columns.draws[number])
-        pieces += pieces_of_text
-    columns.counts["num_unknown"][numbers] = num_unknown(asker.scorer, tokens)
-    scored = asker.score(
-        pieces,
-        lambda rows, group: score_rows(rows, plans[group[0]]),
+        text = rows_of_text(
+            scheduler.scorer,
+            tokens.row(place),
+            number,
+            plan.seed,
+            names[number] if names else None,
+            block_length=plan.block_length,
+            later=plan.later,
+        )
+        rows += text.rows
+        plans += [
+            plan.of_block(len(row.places), size)
+            for row, size in zip(text.rows, text.sizes, strict=True)
+        ]
+        columns.counts["num_windows"][number] = text.num_windows
+        columns.keys[number] = text.key
+    columns.counts["num_unknown"][numbers] = num_unknown(scheduler.scorer, tokens)
+    scored = scheduler.score(
+        rows,
+        lambda rows, bucket: score_rows(rows, plans[bucket[0]]),
         plan.most_masks,
         one_by_one=plan.target_error is not None,  # each row asks until it has enough
     )

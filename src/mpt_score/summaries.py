@@ -1,6 +1,5 @@
 """What rows say together, as lines for a terminal: of what, over what, with which error."""
 
-import math
 from argparse import Namespace
 from array import array
 from collections import Counter, defaultdict
@@ -12,9 +11,8 @@ import torch
 from mpt_lml.results import Estimate, ratio_estimate
 from mpt_score.pair_scores import accuracy_of
 from mpt_score.sentence_curves import SentenceCurves
+from mpt_score.sentence_scores import NATS_TO_BITS
 
-NATS_TO_BITS = -1.0 / math.log(2.0)
-"""Bits are counted as a length of code: the logarithm with its sign turned."""
 HEADS = {
     "sentences": "log-score, the mean over orders of log p",
     "pairs": "log p(first) - log p(second), the mean over orders",

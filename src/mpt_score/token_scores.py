@@ -8,11 +8,8 @@ log-probability.
 """
 
 import math
-import re
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -23,33 +20,24 @@ from mpt_lml.checks import Index, checked
 from mpt_lml.results import as_rows
 from mpt_score.contrasts import Contrast, contrast_of, error_over_orders, item_names
 from mpt_score.errors import TextError
-from mpt_score.estimate import (
+from mpt_score.estimate import along_orders, mean_terms
+from mpt_score.loading import load
+from mpt_score.rows.masks import (
     ORDERS_OF_QUARTET,
-    along_orders,
-    mean_terms,
+    Request,
     orders_differ,
     orders_of_places,
     takes_every_order,
 )
-from mpt_score.loading import load
-from mpt_score.rows import Asker, Dialogue, Piece, Question, Rows
-from mpt_score.scorer import Scorer
-from mpt_score.sentence_scores import (
-    NATS_TO_BITS,
-    USUAL_ORDERS,
-    draws_of_item,
-    encoded,
-    first_of_each,
-    key_of_tokens,
-    windows_of,
-    with_draws,
-)
+from mpt_score.rows.reading import read_in_parts, rows_of_text
+from mpt_score.rows.row import Row, Rows, first_equal
+from mpt_score.rows.scheduler import BatchScheduler, Dialogue
+from mpt_score.sentence_scores import NATS_TO_BITS, USUAL_ORDERS
 from mpt_score.tokens import Texts, Tokens, as_list
+from mpt_score.words import NOT_KNOWN, Layout, layout_of
 
 Kind = Literal["orders", "pseudo", "within_word"]
 Unit = Literal["bits", "nats"]
-NOT_KNOWN = -1
-"""Where a token begins and ends in a text that is not known as a string."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -307,19 +295,19 @@ def surprisals(
     names = [] if items is None else item_names(items, len(texts))
     plan = _TokenPlan(num_orders, bool(names), pseudo, within_word, words, seed)
     strings = _strings(texts)
-    asker = Asker(scorer, skip=skip)
+    scheduler = BatchScheduler(scorer, skip=skip)
     of_text: dict[int, _ScoredText] = {}
-    for numbers, tokens in encoded(asker, texts):
-        of_text |= _score_part(asker, numbers, tokens, strings, plan, names)
-    scored = sorted(set(of_text) - set(asker.faults))
+    for numbers, tokens in read_in_parts(scorer, texts, scheduler.faults, skip=skip):
+        of_text |= _score_part(scheduler, numbers, tokens, strings, plan, names)
+    scored = sorted(set(of_text) - set(scheduler.faults))
     if not scored:
-        number, reason = min(asker.faults.items())
+        number, reason = min(scheduler.faults.items())
         raise TextError(f"no text can be scored: text {number} {reason}", number, reason)
-    layouts = [of_text[number].layout for number in scored]
-    terms = [of_text[number].terms for number in scored]
+    found = [of_text[number] for number in scored]
+    layouts = [text.layout for text in found]
     sizes = torch.tensor([len(layout.pieces) for layout in layouts])
-    draws = [of_text[number].draws for number in scored]
-    same_orders = torch.tensor(first_of_each(draws)) if names else None
+    same_orders = torch.tensor(first_equal([text.key for text in found])) if names else None
+    degrees = torch.tensor([text.degrees for text in found], dtype=torch.float64)
     return TokenScores(
         strings=tuple(strings),
         pieces=tuple(piece for layout in layouts for piece in layout.pieces),
@@ -327,11 +315,11 @@ def surprisals(
         word=torch.cat([layout.word for layout in layouts]),
         start=torch.cat([layout.start for layout in layouts]),
         end=torch.cat([layout.end for layout in layouts]),
-        terms=torch.cat([each.terms for each in terms]),
-        pseudo_log_likelihood=torch.cat([each.pseudo for each in terms]),
-        within_word=torch.cat([each.within_word for each in terms]),
-        degrees=torch.cat([each.degrees for each in terms]),
-        skipped=dict(sorted(asker.faults.items())),
+        terms=torch.cat([text.terms for text in found]),
+        pseudo_log_likelihood=torch.cat([text.pseudo for text in found]),
+        within_word=torch.cat([text.within_word for text in found]),
+        degrees=degrees.repeat_interleave(sizes),
+        skipped=dict(sorted(scheduler.faults.items())),
         items=tuple(names),
         same_orders=None if same_orders is None else same_orders.repeat_interleave(sizes),
     )
@@ -353,16 +341,6 @@ class _TokenPlan(NamedTuple):
         return (num_orders + self.pseudo + self.within_word) * count
 
 
-class _Layout(NamedTuple):
-    """The tokens of one text but for its frame, U of them, in their order."""
-
-    pieces: list[str]
-    word: Int[Tensor, " U"]
-    start: Int[Tensor, " U"]
-    end: Int[Tensor, " U"]
-    is_scored: Bool[Tensor, " U"]
-
-
 class TokenTerms(NamedTuple):
     """What the k places of B rows got, nats; nan where something was not asked for."""
 
@@ -373,22 +351,18 @@ class TokenTerms(NamedTuple):
     num_passes: Int[Tensor, " B"]
 
 
-class _TextTerms(NamedTuple):
-    """The same of the U tokens of one text."""
+class _ScoredText(NamedTuple):
+    """The U tokens of a text, with what they got; nan where one is not scored."""
 
+    layout: Layout
     terms: Float[Tensor, "U S"]
     pseudo: Float[Tensor, " U"]
     within_word: Float[Tensor, " U"]
-    degrees: Float[Tensor, " U"]
+    degrees: float
+    key: str  # equal where the orders are; "" without items
 
 
-class _ScoredText(NamedTuple):
-    layout: _Layout
-    terms: _TextTerms
-    draws: str  # equal where the orders are; nothing without items
-
-
-# -- words --------------------------------------------------------------------------------------------
+# -- scores -------------------------------------------------------------------------------------------
 
 
 def _strings(texts: Texts) -> list[str]:
@@ -397,87 +371,8 @@ def _strings(texts: Texts) -> list[str]:
     return [text if isinstance(text, str) else "" for text in texts]
 
 
-def _layout(scorer: Scorer, string: str, row: Tokens, words: str) -> _Layout:
-    """Pieces, words and places of the tokens of a text, which is one row of ids."""
-    ids = row.ids[0]
-    is_inner = ~scorer.is_frame(ids) | row.maskable[0]
-    inner = is_inner.nonzero().flatten().tolist()
-    tokenizer = scorer.tokenizer
-    if tokenizer is None:
-        pieces = [str(token) for token in ids.tolist()]
-    else:
-        pieces = tokenizer.convert_ids_to_tokens(ids.tolist())
-    spans = [(NOT_KNOWN, NOT_KNOWN)] * len(ids)
-    labels: list[Any] = list(range(len(ids)))  # equal for neighbors in one word
-    if string and getattr(tokenizer, "is_fast", False):
-        encoding = tokenizer(string, return_offsets_mapping=True, verbose=False)
-        spans = [_without_space(string, *span) for span in encoding["offset_mapping"]]
-        labels = _words_between_spaces(string, spans)
-        if words == "tokenizer":
-            labels = encoding.word_ids(0)
-    elif string:
-        spans = _found_in_order(string, [pieces[place] for place in inner], inner, len(ids))
-    of_words = groupby(inner, key=lambda place: labels[place])
-    word = [number for number, (_, places) in enumerate(of_words) for _ in places]
-    return _Layout(
-        pieces=[pieces[place] for place in inner],
-        word=torch.tensor(word),
-        start=torch.tensor([spans[place][0] for place in inner]),
-        end=torch.tensor([spans[place][1] for place in inner]),
-        is_scored=row.maskable[0][inner],
-    )
-
-
-def words_of(scorer: Scorer, string: str, row: Tokens) -> Int[Tensor, " L"]:
-    """The word of each token of a row in its text, as the tokenizer cuts it; −1 for its frame.
-
-    Args:
-        scorer: has the tokenizer.
-        string: the text; "" where token ids came, each of which is a word.
-        row: the text as one row of L tokens.
-    """
-    ids = row.ids[0]
-    is_inner = ~scorer.is_frame(ids) | row.maskable[0]
-    word = torch.full((len(ids),), -1)
-    word[is_inner] = _layout(scorer, string, row, "tokenizer").word
-    return word
-
-
-def _without_space(string: str, start: int, end: int) -> tuple[int, int]:
-    """A span without the white space around it, which tokenizers count to either neighbor, or not.
-
-    One of white space only shrinks to its end: its token belongs to what follows.
-    """
-    part = string[start:end]
-    start += len(part) - len(part.lstrip())
-    return start, start + len(part.strip())
-
-
-def _words_between_spaces(string: str, spans: Sequence[tuple[int, int]]) -> list[int]:
-    """For each span the number of the stretch between white space that it begins in, from 1."""
-    beginnings = [match.start() for match in re.finditer(r"\S+", string)]
-    return [bisect_right(beginnings, start) for start, _ in spans]
-
-
-def _found_in_order(
-    string: str, pieces: Sequence[str], places: Sequence[int], length: int
-) -> list[tuple[int, int]]:
-    """Where each piece stands in a text, each looked for behind the one before."""
-    spans = [(NOT_KNOWN, NOT_KNOWN)] * length
-    position = 0
-    for place, piece in zip(places, pieces, strict=True):
-        start = string.find(piece, position)
-        if start >= 0:
-            position = start + len(piece)
-            spans[place] = (start, position)
-    return spans
-
-
-# -- scores -------------------------------------------------------------------------------------------
-
-
 def _score_part(
-    asker: Asker,
+    scheduler: BatchScheduler,
     numbers: list[int],
     tokens: Tokens,
     strings: Sequence[str],
@@ -485,60 +380,46 @@ def _score_part(
     names: Sequence[Any],
 ) -> dict[int, _ScoredText]:
     """The terms of all tokens of some texts, by the number of the text."""
-    pieces: list[Piece] = []
+    rows: list[Row] = []
     words: list[Tensor] = []
-    layouts: dict[int, _Layout] = {}
-    pieces_of_text: dict[int, range] = {}
-    draws: dict[int, str] = {}
+    layouts: dict[int, Layout] = {}
+    rows_of_number: dict[int, range] = {}
+    keys: dict[int, str] = {}
     for place, number in enumerate(numbers):
-        row = tokens.row(place)
-        layout = _layout(asker.scorer, strings[number], row, plan.words)
-        layouts[number] = layout
+        tokens_of_text = tokens.row(place)
+        item = names[number] if names else None
+        text = rows_of_text(scheduler.scorer, tokens_of_text, number, plan.seed, item)
+        layout = layout_of(scheduler.scorer, strings[number], tokens_of_text, plan.words)
         # The windows of a text have its scored tokens, all of them, in their order.
-        windows = windows_of(asker.scorer, row)
-        sizes = [int(window.num_features) for window in windows]
-        words_of_windows = layout.word[layout.is_scored].split(sizes)
-        words += words_of_windows
-        rows_of_text: list[Piece] = []
-        for window in windows:
-            ids = window.ids[0]
-            places = window.maskable[0].nonzero().flatten()
-            nothing = torch.zeros_like(window.maskable[0])
-            key = key_of_tokens(plan.seed, ids)
-            rows_of_text.append(Piece(ids, window.types[0], places, nothing, number, key))
-        draws[number] = ""
-        if names:
-            draws[number] = draws_of_item(plan.seed, names[number], sizes)
-            rows_of_text = with_draws(rows_of_text, draws[number])
-        pieces_of_text[number] = range(len(pieces), len(pieces) + len(rows_of_text))
-        pieces += rows_of_text
+        words += layout.word[layout.is_scored].split(text.sizes)
+        layouts[number] = layout
+        keys[number] = text.key
+        rows_of_number[number] = range(len(rows), len(rows) + len(text.rows))
+        rows += text.rows
 
-    def dialogue_of(rows: Rows, group: list[int]) -> Dialogue[TokenTerms]:
-        word = torch.stack([words[number] for number in group]) if plan.within_word else None
+    def dialogue_of(rows: Rows, bucket: list[int]) -> Dialogue[TokenTerms]:
+        word = torch.stack([words[number] for number in bucket]) if plan.within_word else None
         return score_places(
             rows, plan.num_orders, pseudo=plan.pseudo, word=word, in_quartets=plan.in_quartets
         )
 
-    of_piece: dict[int, list[Tensor]] = {}
-    degrees: dict[int, float] = {}
-    for scored in asker.score(pieces, dialogue_of, plan.most_masks):
-        terms = scored.result
+    of_row: dict[int, TokenTerms] = {}
+    for scored in scheduler.score(rows, dialogue_of, plan.most_masks):
         for place, number in enumerate(scored.numbers):
-            along = terms.terms[place].T
-            of_piece[number] = [along, terms.pseudo[place], terms.within_word[place]]
-            degrees[number] = terms.degrees[place].item()
+            of_row[number] = TokenTerms(*(column[place] for column in scored.result))
     result = {}
     for number, layout in layouts.items():
-        of_windows = [of_piece[piece] for piece in pieces_of_text[number]]
-        along, pseudo, within_word = map(torch.cat, zip(*of_windows, strict=True))
-        degrees_of_text = min(degrees[piece] for piece in pieces_of_text[number])
-        terms_of_text = _TextTerms(
-            terms=_with_nan(along, layout.is_scored),
-            pseudo=_with_nan(pseudo, layout.is_scored),
-            within_word=_with_nan(within_word, layout.is_scored),
-            degrees=torch.full((len(layout.pieces),), degrees_of_text, dtype=torch.float64),
+        terms = [of_row[row] for row in rows_of_number[number]]
+        result[number] = _ScoredText(
+            layout,
+            terms=_with_nan(torch.cat([each.terms.T for each in terms]), layout.is_scored),
+            pseudo=_with_nan(torch.cat([each.pseudo for each in terms]), layout.is_scored),
+            within_word=_with_nan(
+                torch.cat([each.within_word for each in terms]), layout.is_scored
+            ),
+            degrees=min(each.degrees.item() for each in terms),
+            key=keys[number],
         )
-        result[number] = _ScoredText(layout, terms_of_text, draws[number])
     return result
 
 
@@ -562,24 +443,24 @@ def score_places(
     """
     count = rows.num_places
     single = torch.eye(count, dtype=torch.bool).expand(len(rows), -1, -1)
-    questions = []
+    requests = []
     if num_orders:
-        questions.append(orders_of_places(rows, num_orders, in_quartets=in_quartets))
+        requests.append(orders_of_places(rows, num_orders, in_quartets=in_quartets))
     if pseudo:
-        questions.append(Question(single, single))
+        requests.append(Request(single, single))
     if word is not None:
         in_same_word = word[:, :, None] == word[:, None]
         later = torch.ones(count, count, dtype=torch.bool).triu()
-        questions.append(Question(in_same_word & later, single))
-    asked = yield Question(*(torch.cat(masks, dim=1) for masks in zip(*questions, strict=True)))
-    sizes = [question.hidden.shape[1] for question in questions]
+        requests.append(Request(in_same_word & later, single))
+    asked = yield Request(*(torch.cat(masks, dim=1) for masks in zip(*requests, strict=True)))
+    sizes = [request.hidden.shape[1] for request in requests]
     values = list(asked.values.split(sizes, dim=1))
     not_asked_for = torch.full((len(rows), count), math.nan, dtype=torch.float64)
     terms = not_asked_for[:, None][:, :0]
     degrees = torch.zeros(len(rows), dtype=torch.float64)
     if num_orders:
         of_orders = values.pop(0)
-        masks = questions[0]
+        masks = requests[0]
         if takes_every_order(rows, num_orders, in_quartets=in_quartets):
             terms = mean_terms(of_orders, masks.hidden)[:, None].repeat(1, num_orders, 1)
             degrees = torch.full_like(degrees, math.inf)

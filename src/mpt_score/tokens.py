@@ -1,6 +1,5 @@
 """Sentences as rows of token ids, and masks of exact sizes on them."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any
@@ -338,38 +337,3 @@ def encode_ids(
     if without is not None:
         raise TextError.of("text", without, "has nothing to mask.")
     return Tokens(ids, torch.zeros_like(ids), maskable, lengths)
-
-
-def num_leading(is_so: Bool[Tensor, " L"]) -> int:
-    """How many are so before the first that is not."""
-    return int(is_so.long().cumprod(dim=0).sum())
-
-
-def split_into_windows(row: Tokens, max_length: int, is_frame: Bool[Tensor, " L"]) -> list[Tokens]:
-    """A text that is longer than a model takes, cut into nearly equal windows.
-
-    Args:
-        row: the text, one row.
-        max_length: most tokens of a window, its frame counted.
-        is_frame: which of its tokens the tokenizer put around the text, (L,). Those at its ends frame
-            each window.
-
-    Returns:
-        The windows, each one row; those without a token to mask are left out.
-    """
-    length = row.ids.shape[1]
-    num_front = num_leading(is_frame)
-    num_back = num_leading(is_frame.flip(0))
-    front = torch.arange(num_front)
-    body = torch.arange(num_front, length - num_back)
-    back = torch.arange(length - num_back, length)
-    room = max(1, max_length - num_front - num_back)
-    windows = []
-    for part in body.tensor_split(math.ceil(len(body) / room)):
-        places = torch.cat([front, part, back])
-        maskable = row.maskable[:, places]
-        if maskable.any():
-            ids = row.ids[:, places]
-            types = row.types[:, places]
-            windows.append(Tokens(ids, types, maskable, torch.tensor([len(places)])))
-    return windows

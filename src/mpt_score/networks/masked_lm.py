@@ -201,6 +201,7 @@ class MaskedLM(ConditionalModel):
         types: Int[Tensor, "T L"] | None = None,
         *,
         wanted: Bool[Tensor, "R L"] | None = None,
+        same: Int[Tensor, " R"] | None = None,
     ) -> Callable[[], Float[Tensor, "R L"]]:
         """log q(x_j | x_R) of R questions about T texts of one length.
 
@@ -214,6 +215,9 @@ class MaskedLM(ConditionalModel):
             types: as of :meth:`log_tokens`, (T, L).
             wanted: of the hidden tokens those whose log q is read, (R, L); by default all. Of the
                 others the vocabulary head is not asked.
+            same: a number for each question, equal where what is shown and hidden is, counted from 0 in
+                the order of the first of each, (R,). Of equal questions the network is asked once. By
+                default all differ.
 
         Returns:
             A function without arguments that waits for the answers: nats, (R, L), float64, on the CPU;
@@ -234,25 +238,34 @@ class MaskedLM(ConditionalModel):
         wanted = mask if wanted is None else wanted.cpu()
         types = types.cpu() if types is not None and self._takes_types else None
         self._require_rows(ids, text, mask, types)
+        same = torch.arange(len(text)) if same is None else same.cpu()
+        rows = first_of_each(same)
         # Which places are wanted is found here: on a GPU their number would have to be waited for.
-        places = wanted.flatten().nonzero().flatten()
-        num_wanted = wanted.sum(dim=1)
+        question, place = wanted.nonzero().T
+        token = ids[text[question], place]
+        place_of_token = same[question] * ids.shape[1] + place
+        order = place_of_token.argsort(stable=True)
+        places, num_tokens = place_of_token[order].unique_consecutive(return_counts=True)
+        num_places = torch.bincount(places // ids.shape[1], minlength=len(rows))
         questions = _Questions(
             ids=self._to_device(ids),
             types=None if types is None else self._to_device(types),
-            text=self._to_device(text),
-            mask=self._to_device(mask),
+            text=self._to_device(text[rows]),
+            mask=self._to_device(mask[rows]),
             places=self._to_device(places),
-            first_places=functional.pad(num_wanted.cumsum(dim=0), (1, 0)).tolist(),
-            most_wanted=int(num_wanted.max()),
+            first_places=functional.pad(num_places.cumsum(dim=0), (1, 0)).tolist(),
+            most_places=int(num_places.max()),
+            tokens=self._to_device(token[order]),
+            number=self._to_device(torch.arange(len(places)).repeat_interleave(num_tokens)),
+            first_tokens=functional.pad(num_tokens.cumsum(dim=0), (1, 0)).tolist(),
         )
-        losses = self._losses_in_batches(questions)
+        parts = self._log_tokens_in_batches(questions)
 
         def fetch() -> Tensor:
             values = torch.zeros(mask.shape, dtype=torch.float64)
-            if losses:
+            if parts:
                 # Made double here: Apple's GPUs have no float64.
-                values.view(-1)[places] = -torch.cat(losses).cpu().double()
+                values[question[order], place[order]] = torch.cat(parts).cpu().double()
             return values
 
         return fetch
@@ -279,21 +292,21 @@ class MaskedLM(ConditionalModel):
                 settings.enter_context(sdpa_kernel(others))
             yield
 
-    def _losses_in_batches(self, questions: "_Questions") -> list[Tensor]:
+    def _log_tokens_in_batches(self, questions: "_Questions") -> list[Tensor]:
         """As many rows at a time as there is memory for; equally many, but the last."""
         num_rows, length = questions.mask.shape
-        losses = []
+        parts = []
         start = 0
         with self._evaluation_context(length):
             while start < num_rows:
                 stop = min(num_rows, start + self._rows_at_once(questions))
                 try:
                     if questions.first_places[start] < questions.first_places[stop]:
-                        losses.append(self._losses(questions, slice(start, stop)))
+                        parts += self._log_tokens_of_rows(questions, slice(start, stop))
                     start = stop
                 except torch.OutOfMemoryError as error:
                     self._halve_max_tokens(stop - start, length, error)
-        return losses
+        return parts
 
     @property
     def _working_bytes(self) -> int:
@@ -308,7 +321,7 @@ class MaskedLM(ConditionalModel):
             heads = getattr(config, "num_attention_heads", None) or _USUAL_HEADS
             bounds.append(self._working_bytes // (_BYTES_OF_A_SCORE * heads * length**2))
         if type(self.network).__name__ not in _LAST_LAYER_IS_LAST:  # all logits of a batch at once
-            bytes_of_a_row = _BYTES_OF_A_LOGIT * config.vocab_size * max(1, questions.most_wanted)
+            bytes_of_a_row = _BYTES_OF_A_LOGIT * config.vocab_size * max(1, questions.most_places)
             bounds.append(self._working_bytes // bytes_of_a_row)
         return max(1, min(bounds))
 
@@ -330,8 +343,8 @@ class MaskedLM(ConditionalModel):
             self.max_tokens,
         )
 
-    def _losses(self, questions: "_Questions", rows: slice) -> Float[Tensor, " M"]:
-        """-log q of the M hidden tokens of some rows, on the network's device."""
+    def _log_tokens_of_rows(self, questions: "_Questions", rows: slice) -> list[Tensor]:
+        """log q of the tokens that are wanted of some rows, part by part, on the network's device."""
         text = questions.text[rows]
         ids = questions.ids.index_select(0, text)
         corrupted = ids.masked_fill(questions.mask[rows], self.mask_token_id)
@@ -341,19 +354,19 @@ class MaskedLM(ConditionalModel):
         if questions.types is not None:
             inputs["token_type_ids"] = questions.types.index_select(0, text)
         states, head = _states_and_head(self.network, corrupted, places, **inputs)
-        tokens = ids.flatten().index_select(0, places)
         # Of so many places that their logits fit into the memory that is meant for them.
         num_places = self._working_bytes // (_BYTES_OF_A_LOGIT * self.network.config.vocab_size)
-        num_places = max(1, num_places)
-        losses = []
-        for part, tokens_of_part in zip(
-            states.split(num_places), tokens.split(num_places), strict=True
-        ):
+        parts = []
+        for part in states.split(max(1, num_places)):
             logits = head(part)
             if logits.dtype != torch.float64:
                 logits = logits.float()  # as the sum over a vocabulary needs it
-            losses.append(functional.cross_entropy(logits, tokens_of_part, reduction="none"))
-        return torch.cat(losses)
+            last = first + len(part)
+            tokens = slice(questions.first_tokens[first], questions.first_tokens[last])
+            number = questions.number[tokens] - first
+            parts.append(logits.log_softmax(dim=1)[number, questions.tokens[tokens]])
+            first = last
+        return parts
 
     @torch.no_grad()
     def _log_values(self, x: Tensor, mask: Tensor) -> Float[Tensor, "B D V"]:
@@ -404,15 +417,24 @@ class MaskedLM(ConditionalModel):
 
 @dataclass(frozen=True)
 class _Questions:
-    """R questions about T texts of L tokens, with M wanted tokens, on the network's device."""
+    """R rows that show T texts of L tokens, with M tokens wanted at Q places, on the network's device."""
 
     ids: Int[Tensor, "T L"]
     types: Int[Tensor, "T L"] | None
     text: Int[Tensor, " R"]
     mask: Bool[Tensor, "R L"]
-    places: Int[Tensor, " M"]  # of the wanted tokens, among R L
-    first_places: list[int]  # which of them is the first of each row; and M
-    most_wanted: int  # of one row
+    places: Int[Tensor, " Q"]  # among R L
+    first_places: list[int]  # which of them is the first of each row; and Q
+    most_places: int  # of one row
+    tokens: Int[Tensor, " M"]  # by their places
+    number: Int[Tensor, " M"]  # of the place of each, among Q
+    first_tokens: list[int]  # which of them is the first of each place; and M
+
+
+def first_of_each(numbers: Int[Tensor, " R"]) -> Int[Tensor, " U"]:
+    """The place of the first of each number; they are counted from 0 in the order of their first."""
+    highest_before = functional.pad(numbers.cummax(dim=0).values, (1, 0), value=-1)[:-1]
+    return (numbers > highest_before).nonzero().flatten()
 
 
 @contextmanager

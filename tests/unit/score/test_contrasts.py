@@ -17,8 +17,8 @@ import mpt_score
 from mpt_lml.masks import sample_ranks
 from mpt_lml.verdicts import mean_and_error
 from mpt_score.contrasts import Contrast
-from mpt_score.estimate import quartets
-from mpt_score.rows import stream
+from mpt_score.rows.masks import quartets
+from mpt_score.rows.row import stream
 
 NUM_DRAWS = 400
 S = 3
@@ -47,16 +47,23 @@ SCORER = mpt_score.load(model)
 def masks_seen(texts: list[list[int]], **settings: Any) -> list[set[tuple[bool, ...]]]:
     """Of each text the masks that it was asked under."""
     masks: dict[tuple[int, ...], set[tuple[bool, ...]]] = {}
+    ask = mpt_score.Scorer.ask
 
-    def watched(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        for row, hidden in zip(ids.tolist(), mask.tolist(), strict=True):
+    def watched(
+        scorer: mpt_score.Scorer,
+        ids: Tensor,
+        text: Tensor,
+        mask: Tensor,
+        *rest: Any,
+        **options: Any,
+    ) -> Any:
+        for row, hidden in zip(ids[text].tolist(), mask.tolist(), strict=True):
             masks.setdefault(tuple(row), set()).add(tuple(hidden))
-        return model(ids, mask)
+        return ask(scorer, ids, text, mask, *rest, **options)
 
-    scorer = mpt_score.load(watched)
-    mpt_score.sentences(scorer, [[0, 1, 0]], num_masks=1)  # a function is tried once
-    masks.clear()
-    mpt_score.sentences(scorer, texts, **settings)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mpt_score.Scorer, "ask", watched)
+        mpt_score.sentences(SCORER, texts, **settings)
     return [masks[tuple(text)] for text in texts]
 
 

@@ -10,11 +10,17 @@ import pytest
 import torch
 from models import generator
 from tiny_bert import tiny, tokenizer
+from transformers import BertConfig, BertForMaskedLM
 
 import mpt_score
-from mpt_score import rows
+from mpt_score import networks
 from mpt_score.errors import TextError
-from mpt_score.rows import Answer, Asker, Dialogue, Piece, Question, Rows, by_form, stream
+from mpt_score.networks import masked_lm
+from mpt_score.rows import scheduler
+from mpt_score.rows.masks import Request
+from mpt_score.rows.row import Row, Rows, stream
+from mpt_score.rows.scheduler import Answers, BatchScheduler, Dialogue, bucket_by_shape
+from mpt_score.tokens import Tokens
 
 NUM_VALUES = 3
 
@@ -44,45 +50,45 @@ def literal(shown: torch.Tensor, ids: torch.Tensor) -> list[float]:
     return [-1 - (context * (place + 1) + 5 * int(ids[place])) % 97 / 97 for place in range(length)]
 
 
-def piece(ids: list[int], places: list[int], text: int = 0, hidden: tuple[int, ...] = ()) -> Piece:
+def piece(ids: list[int], places: list[int], text: int = 0, hidden: tuple[int, ...] = ()) -> Row:
     row = torch.tensor(ids)
     always = torch.zeros(len(ids), dtype=torch.bool)
     always[list(hidden)] = True
-    return Piece(row, 0 * row, torch.tensor(places), always, text, f"0 {ids}")
+    return Row(row, 0 * row, torch.tensor(places), always, text, f"0 {ids}")
 
 
-def conversation(*questions: Question) -> Dialogue[list[Answer]]:
+def conversation(*requests: Request) -> Dialogue[list[Answers]]:
     """Asks one question after the other, and returns the answers."""
     answers = []
-    for question in questions:
-        answers.append((yield question))
+    for request in requests:
+        answers.append((yield request))
     return answers
 
 
-def asker(model: Model) -> Asker:
-    return Asker(mpt_score.Scorer(model), skip=False)
+def scheduler_of(model: Model) -> BatchScheduler:
+    return BatchScheduler(mpt_score.Scorer(model), skip=False)
 
 
 def results(
-    asker: Asker, groups: list[list[Piece]], dialogues: list[Dialogue[list[Answer]]]
-) -> list[list[Answer]]:
+    batches: BatchScheduler, groups: list[list[Row]], dialogues: list[Dialogue[list[Answers]]]
+) -> list[list[Answers]]:
     """What dialogues about groups of rows return that are gone through together."""
     talks = [
-        rows._Talk(list(range(len(group))), Rows.of(group), dialogue, num_tokens=0)
+        scheduler._Talk(list(range(len(group))), Rows.of(group), dialogue, num_tokens=0)
         for group, dialogue in zip(groups, dialogues, strict=True)
     ]
-    return [each.result for each in asker._finish(talks)]
+    return [each.result for each in batches._finish(talks)]
 
 
-def random_question(num_rows: int, num_masks: int, count: int, seed: int = 0) -> Question:
+def random_request(num_rows: int, num_masks: int, count: int, seed: int = 0) -> Request:
     """Masks that hide something, and of the hidden places about half that are wanted."""
     draws = torch.rand(2, num_rows, num_masks, count, generator=generator(seed))
     hidden = draws[0] < 0.5
     hidden[..., 0] |= ~hidden.any(dim=-1)
-    return Question(hidden, hidden & (draws[1] < 0.5))
+    return Request(hidden, hidden & (draws[1] < 0.5))
 
 
-def by_hand(pieces: list[Piece], question: Question) -> torch.Tensor:
+def by_hand(pieces: list[Row], question: Request) -> torch.Tensor:
     """What is wanted of each row's places, mask by mask."""
     values = torch.zeros(question.hidden.shape, dtype=torch.float64)
     for row, number in itertools.product(range(len(pieces)), range(question.hidden.shape[1])):
@@ -103,18 +109,18 @@ def test_answers_are_those_of_a_loop_over_rows_and_masks() -> None:
     ]
     rounds = [
         [
-            random_question(len(group), 6, len(group[0].places), seed + 7 * number)
+            random_request(len(group), 6, len(group[0].places), seed + 7 * number)
             for number in (0, 1)
         ]
         for seed, group in enumerate(groups)
     ]
     model = Model()
-    dialogues = [conversation(*questions) for questions in rounds]
-    found = results(asker(model), groups, dialogues)
+    dialogues = [conversation(*requests) for requests in rounds]
+    found = results(scheduler_of(model), groups, dialogues)
     assert model.num_calls == 4  # two rounds of two lengths
-    for group, questions, answers in zip(groups, rounds, found, strict=True):
-        for question, answer in zip(questions, answers, strict=True):
-            torch.testing.assert_close(answer.values, by_hand(group, question), rtol=0, atol=1e-6)
+    for group, requests, answers in zip(groups, rounds, found, strict=True):
+        for request, answer in zip(requests, answers, strict=True):
+            torch.testing.assert_close(answer.values, by_hand(group, request), rtol=0, atol=1e-6)
 
 
 def test_equal_masks_are_asked_once() -> None:
@@ -125,9 +131,9 @@ def test_equal_masks_are_asked_once() -> None:
     hidden = torch.stack([hidden, hidden.roll(1, dims=1)])
     hidden[1, 4] = hidden[1, 1]
     wanted = torch.stack([wanted, hidden[1]])
-    question = Question(hidden, wanted)
+    question = Request(hidden, wanted)
     model = Model()
-    (answers,) = results(asker(model), [pieces], [conversation(question)])
+    (answers,) = results(scheduler_of(model), [pieces], [conversation(question)])
     assert len(model.rows) == len(set(model.rows)) == 5
     assert answers[0].num_passes.tolist() == [3, 2]
     torch.testing.assert_close(answers[0].values, by_hand(pieces, question), rtol=0, atol=1e-6)
@@ -138,7 +144,7 @@ def test_masks_of_many_places_are_told_apart() -> None:
     pieces = [piece([number] * 40, list(range(40))) for number in range(2)]
     hidden = torch.eye(40, dtype=torch.bool).repeat(2, 1).expand(2, -1, -1)
     model = Model()
-    (answers,) = results(asker(model), [pieces], [conversation(Question(hidden, hidden))])
+    (answers,) = results(scheduler_of(model), [pieces], [conversation(Request(hidden, hidden))])
     assert len(model.rows) == len(set(model.rows)) == 80
     assert answers[0].num_passes.tolist() == [40, 40]
 
@@ -149,9 +155,9 @@ def test_what_is_wanted_changes_no_number(kind: str) -> None:
     scorer = mpt_score.load(tiny(), tokenizer())
     if kind == "function":
         scorer = mpt_score.Scorer(Model())
-    few = random_question(2, 12, 3)
-    every = Question(few.hidden, few.hidden)
-    asks = Asker(scorer, skip=False)
+    few = random_request(2, 12, 3)
+    every = Request(few.hidden, few.hidden)
+    asks = BatchScheduler(scorer, skip=False)
     (minimal,) = results(asks, [pieces], [conversation(few)])
     (whole,) = results(asks, [pieces], [conversation(every)])
     assert not torch.equal(few.wanted, few.hidden)
@@ -172,14 +178,130 @@ def test_what_a_row_gets_does_not_depend_on_its_place() -> None:
             torch.testing.assert_close(getattr(turned, name), expected, equal_nan=True)
 
 
-def test_pieces_of_one_form_are_sorted_by_their_tokens() -> None:
+def test_rows_of_one_shape_are_sorted_by_what_they_show() -> None:
     pieces = [
         piece([2, 0, 1], [0, 1]),
         piece([0, 1], [0, 1]),
         piece([0, 2, 2], [1, 2]),
         piece([0, 0, 0], [0]),
     ]
-    assert by_form(pieces, lambda count: count) == [[1], [3], [2, 0]]
+    assert bucket_by_shape(pieces, lambda count: count) == [[1], [3], [0, 2]]
+
+
+def test_rows_that_show_the_same_are_asked_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Buckets of three rows at most, or of five; a border lies between sites where it can."""
+    site = [piece([token, 1, 0], [0]) for token in range(4)]
+    other = [piece([0, token, 2], [1]) for token in range(4)]
+    for most, buckets in ((3, [[0, 1, 2], [3], [4, 5, 6], [7]]), (5, [[0, 1, 2, 3], [4, 5, 6, 7]])):
+        monkeypatch.setattr(scheduler, "GROUP_TOKENS", 3 * most)
+        assert bucket_by_shape(site + other, lambda count: 1) == buckets
+
+
+class Watched:
+    """A function of three tokens that remembers what it was shown, row by row."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, ...]] = []
+        self.scorer = mpt_score.load(self)
+        mpt_score.sentences(self.scorer, [[0, 1]])  # a function is tried at its first call
+        self.rows.clear()
+
+    def __call__(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        shown = ids.masked_fill(mask, -1)
+        self.rows += map(tuple, shown.tolist())
+        return self.log_q(shown)
+
+    def log_q(self, shown: torch.Tensor) -> torch.Tensor:
+        """Logits that depend on each shown token, its place, and the place that is asked for."""
+        places = torch.arange(shown.shape[1])
+        context = ((shown + 2) * (7 * places + 3)).sum(dim=1)
+        angles = context[:, None, None] * (places + 1)[:, None] + 2.0 * torch.arange(NUM_VALUES)
+        return angles.double().sin().log_softmax(dim=-1)
+
+
+class TestEqualRows:
+    """A row that several texts ask for goes through the network once in a call."""
+
+    WILD_TYPE = (0, 1, 2, 1, 0)
+
+    def mutants(self) -> list[list[int]]:
+        mutants = []
+        for place, residue in enumerate(self.WILD_TYPE):
+            for other in range(NUM_VALUES):
+                if other != residue:
+                    mutant = list(self.WILD_TYPE)
+                    mutant[place] = other
+                    mutants.append(mutant)
+        return mutants
+
+    def test_a_scan_of_single_substitutions_takes_a_pass_a_site(self) -> None:
+        watched = Watched()
+        mutants = self.mutants()
+        found = mpt_score.pairs(watched.scorer, mutants, [list(self.WILD_TYPE)] * len(mutants))
+        sites = torch.tensor([self.WILD_TYPE]).repeat(5, 1)
+        sites.fill_diagonal_(-1)
+        assert sorted(watched.rows) == sorted(map(tuple, sites.tolist()))
+        assert found.num_passes.tolist() == [1] * len(mutants)
+        log_q = watched.log_q(sites)
+        for number, mutant in enumerate(mutants):
+            place = number // 2
+            ratio = log_q[place, place, mutant[place]] - log_q[place, place, self.WILD_TYPE[place]]
+            assert found.log_ratio[number].item() == pytest.approx(ratio.item(), abs=1e-12)
+
+    def test_a_network_reads_several_tokens_from_one_pass(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """In parts of two places: each place with all of its tokens in one part."""
+        shown = []
+        network = tiny()
+        network.register_forward_pre_hook(
+            lambda _, __, inputs: shown.extend(inputs["input_ids"].tolist()), with_kwargs=True
+        )
+        monkeypatch.setattr(masked_lm, "WORKING_BYTES", 2 * masked_lm._BYTES_OF_A_LOGIT * 12)
+        first = ["the cat sat", "the dog sat", "a cat sat", "the cat sat"]
+        second = ["the dog sat", "the a sat", "a dog sat", "the cat cat"]
+        together = mpt_score.pairs(network, first, second, tokenizer=tokenizer())
+        assert len(shown) == 3
+        for number, (one, other) in enumerate(zip(first, second, strict=True)):
+            alone = mpt_score.pairs(network, [one], [other], tokenizer=tokenizer())
+            assert together.log_ratio[number].item() == pytest.approx(alone.log_ratio.item())
+
+    def test_texts_of_one_length_share_the_row_that_hides_all(self) -> None:
+        watched = Watched()
+        texts = [[0, 1, 2], [2, 1, 0], [0, 1, 2]]
+        found = mpt_score.sentences(watched.scorer, texts)
+        assert len(watched.rows) == len(set(watched.rows))
+        assert watched.rows.count((-1, -1, -1)) == 1
+        assert found.num_passes.tolist() == [7, 7, 7]
+        alone = [mpt_score.sentences(watched.scorer, [text]).log_score.item() for text in texts]
+        assert found.log_score.tolist() == pytest.approx(alone, abs=1e-12)
+
+    def test_options_of_a_prompt_share_theirs(self) -> None:
+        watched = Watched()
+        found = mpt_score.answers(watched.scorer, [[0, 1]], [[[0, 1], [0, 2], [2, 0]]])
+        # Of nine masks all hide both tokens three times; the first two hide what differs once more.
+        assert len(watched.rows) == len(set(watched.rows)) == 9 - 2 - 1
+        assert found.num_passes.tolist() == [6]
+
+    def test_types_tell_rows_apart(self) -> None:
+        """A network that tells the second sentence of a pair sees other rows."""
+        ids = torch.tensor([[2, 5, 6, 3]] * 2)
+        types = torch.tensor([[0, 0, 0, 0], [0, 0, 1, 1]])
+        maskable = torch.tensor([[False, True, True, False]] * 2)
+        texts = Tokens(ids, types, maskable, torch.tensor([4, 4]))
+        sizes = {"hidden_size": 8, "num_attention_heads": 1, "intermediate_size": 8}
+        config = BertConfig(vocab_size=12, num_hidden_layers=1, initializer_range=1.0, **sizes)
+        network = networks.at_random(BertForMaskedLM, config, seed=0)
+        both = mpt_score.sentences(network, texts, tokenizer=tokenizer())
+        assert (both.log_score[0] - both.log_score[1]).abs() > 1e-6
+        for number in range(2):
+            alone = mpt_score.sentences(network, texts.row(number), tokenizer=tokenizer())
+            torch.testing.assert_close(alone.log_score[0], both.log_score[number])
+
+    def test_what_says_log_q_of_its_own_tokens_alone_is_asked_of_each_text(self) -> None:
+        model = Model()
+        found = mpt_score.pairs(mpt_score.Scorer(model), [[0, 1, 2]], [[0, 2, 2]])
+        assert len(model.rows) == 2 and found.num_passes.tolist() == [2]
 
 
 def test_what_is_asked_together_is_bounded_by_its_masks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,7 +310,7 @@ def test_what_is_asked_together_is_bounded_by_its_masks(monkeypatch: pytest.Monk
     calls = []
     found = []
     for most, num_calls in ((195, 1), (130, 1), (65, 2), (32, 3)):
-        monkeypatch.setattr(rows, "GROUP_TOKENS", most)
+        monkeypatch.setattr(scheduler, "GROUP_TOKENS", most)
         model = Model()
         found.append(mpt_score.sentences(mpt_score.Scorer(model), texts, num_orders=3))
         calls.append((model.num_calls, num_calls))

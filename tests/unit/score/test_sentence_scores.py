@@ -26,8 +26,9 @@ import mpt_score
 from mpt_lml import HMM, curves, masks, orders
 from mpt_lml.models.base import FromFunction
 from mpt_lml.verdicts import mean_and_error
-from mpt_score import MaskedLM, estimate, tokens
+from mpt_score import MaskedLM, estimate
 from mpt_score.networks import masked_lm
+from mpt_score.rows.parts import split_into_windows
 
 COUNT = 8
 TEXT = [0, 1, 1, 0, 1, 0, 0, 1]
@@ -510,7 +511,7 @@ def test_long_texts_go_in_windows_that_are_counted() -> None:
         assert getattr(found, name)[0] == pytest.approx(total.item(), abs=1e-9)
     rows = scorer.encode([" ".join(words[:15])])
     frame = scorer.is_frame(rows.ids[0])
-    parts = tokens.split_into_windows(rows, 16, frame)
+    parts = split_into_windows(rows, 16, frame)
     assert [each.ids.shape[1] for each in parts] == [10, 9]  # nearly equal, none of one token
     assert all(each.ids[0, 0] == CLS and each.ids[0, -1] == SEP for each in parts)
 

@@ -21,7 +21,8 @@ from transformers import PreTrainedTokenizerFast
 
 import mpt_score
 from mpt_lml import masks
-from mpt_score import networks, rows
+from mpt_score import networks
+from mpt_score.rows.row import stream
 
 CORPUS = ("the strange cat sat down", "stranger cats, so strange!", "a cat’s café sat there") * 4
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -123,8 +124,8 @@ def test_terms_are_those_of_literal_loops(case: Case) -> None:
         assert scores.pseudo_log_likelihood[place] == pytest.approx(alone, abs=1e-9)
         assert scores.within_word[place] == pytest.approx(log_q(case, rest)[place], abs=1e-9)
     row = mpt_score.load(case.network, case.tokenizer).encode([case.text])
-    stream = rows.stream(f"5 {row.ids[0].tolist()}")  # recorded scores rest on it
-    ranks = masks.sample_ranks(4, count, generator=stream)
+    source = stream(f"5 {row.ids[0].tolist()}")  # recorded scores rest on it
+    ranks = masks.sample_ranks(4, count, generator=source)
     for order, rank in enumerate(ranks.tolist()):  # the token of the highest rank is shown first
         for place in range(count):
             still_hidden = {other for other in range(count) if rank[other] <= rank[place]}

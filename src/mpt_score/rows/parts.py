@@ -1,7 +1,7 @@
-"""Blocks of a text from left to right, each scored given those before it (note C).
+"""Parts of a text: windows of one that is too long, and blocks from left to right (note C).
 
 A block diffusion model (Arriola et al. 2025) writes a text block by block, and the tokens of a block in
-random order. A block b then has a score of its own, the area
+random order. A block b then has a score of its own given those before it, the area
 
     A_b = E_σ Σ_{j in b} log q(x_j | earlier blocks, the tokens of b that σ shows before j),
 
@@ -69,3 +69,38 @@ def split_into_blocks(row: Tokens, block_length: int | None, later: Later) -> li
         width = end if later == "absent" else len(maskable)
         blocks.append(TextBlock(places_of_block, is_later[:width], width))
     return blocks
+
+
+def num_leading(is_so: Bool[Tensor, " L"]) -> int:
+    """How many are so before the first that is not."""
+    return int(is_so.long().cumprod(dim=0).sum())
+
+
+def split_into_windows(row: Tokens, max_length: int, is_frame: Bool[Tensor, " L"]) -> list[Tokens]:
+    """A text that is longer than a model takes, cut into nearly equal windows.
+
+    Args:
+        row: the text, one row.
+        max_length: most tokens of a window, its frame counted.
+        is_frame: which of its tokens the tokenizer put around the text, (L,). Those at its ends frame
+            each window.
+
+    Returns:
+        The windows, each one row; those without a token to mask are left out.
+    """
+    length = row.ids.shape[1]
+    num_front = num_leading(is_frame)
+    num_back = num_leading(is_frame.flip(0))
+    front = torch.arange(num_front)
+    body = torch.arange(num_front, length - num_back)
+    back = torch.arange(length - num_back, length)
+    room = max(1, max_length - num_front - num_back)
+    windows = []
+    for part in body.tensor_split(math.ceil(len(body) / room)):
+        places = torch.cat([front, part, back])
+        maskable = row.maskable[:, places]
+        if maskable.any():
+            ids = row.ids[:, places]
+            types = row.types[:, places]
+            windows.append(Tokens(ids, types, maskable, torch.tensor([len(places)])))
+    return windows

@@ -1,0 +1,355 @@
+"""Requests about many rows, sent to a network in batches of like shape, equal rows once.
+
+Whoever scores rows writes a coroutine, a *dialogue*: it yields a
+:class:`~mpt_score.rows.masks.Request`, which says what is hidden in each of its rows and of which hidden
+places it wants log q, is sent :class:`Answers`, and returns its result. A :class:`BatchScheduler` goes
+through many dialogues at once and sends what they ask together.
+"""
+
+from collections.abc import Callable, Container, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from mpt_score.errors import TextError
+from mpt_score.rows.masks import Request
+from mpt_score.rows.row import Row, Rows
+from mpt_score.scorer import Scorer
+
+Result = TypeVar("Result")
+GROUP_TOKENS = 2**21
+"""Tokens of all masks that one dialogue asks about at a time: answers of 16 MB."""
+MostMasks = Callable[[int], int]
+"""How many masks a row with k places is asked about at a time, at most."""
+
+
+class Answers(NamedTuple):
+    """What a request about B rows gets."""
+
+    values: Float[Tensor, "B P k"]  # nats, 0 where not wanted
+    num_passes: Int[Tensor, " B"]
+    """Different masked rows; one that rows with the same orders share counts for the first of them."""
+
+
+Dialogue = Generator[Request, Answers, Result]
+
+
+@dataclass(frozen=True, eq=False)
+class Scored(Generic[Result]):
+    """What rows of one shape got."""
+
+    numbers: list[int]  # of the rows
+    rows: Rows
+    result: Result
+
+
+def bucket_by_shape(rows: Sequence[Row], most_masks: MostMasks) -> list[list[int]]:
+    """The numbers of rows that have the same length and number of places, some at a time.
+
+    Within a shape they are sorted by what is shown where all places are hidden, and then by their
+    tokens: mutants of one site come together, so that what they share is asked once, and what a row gets
+    does not depend on the order in which texts came.
+    """
+    shapes: dict[tuple[int, int], list[int]] = {}
+    shown = [row.ids.index_fill(0, row.places, -1).tolist() for row in rows]
+    order = sorted(range(len(rows)), key=lambda number: (shown[number], rows[number].ids.tolist()))
+    for number in order:
+        row = rows[number]
+        shapes.setdefault((len(row.ids), len(row.places)), []).append(number)
+    buckets = []
+    for length, count in sorted(shapes):
+        numbers = shapes[length, count]
+        most = max(1, GROUP_TOKENS // (length * most_masks(count)))
+        start = 0
+        while start < len(numbers):
+            stop = min(start + most, len(numbers))
+            # Between rows that show the same, it is cut only where there are too many of them.
+            border = stop
+            while (
+                start < border < len(numbers)
+                and shown[numbers[border - 1]] == shown[numbers[border]]
+            ):
+                border -= 1
+            stop = border if border > start else stop
+            buckets.append(numbers[start:stop])
+            start = stop
+    return buckets
+
+
+class BatchScheduler:
+    """Asks a network, and remembers of which texts it had no answer.
+
+    Args:
+        scorer: says log q of tokens.
+        skip: whether a text of which an answer is not finite is listed in :attr:`faults`; its
+            values are 0 then. Otherwise it is an error.
+        noun: what the numbers of rows count: texts, pairs or prompts.
+
+    Attributes:
+        faults: the reason for each such text, by its number.
+    """
+
+    def __init__(self, scorer: Scorer, *, skip: bool, noun: str = "text") -> None:
+        self.scorer = scorer
+        self.skip = skip
+        self.noun = noun
+        self.faults: dict[int, str] = {}
+
+    def score(
+        self,
+        rows: Sequence[Row],
+        dialogue_of: Callable[[Rows, list[int]], Dialogue[Result]],
+        most_masks: MostMasks,
+        *,
+        partners: Sequence[Row] | None = None,
+        one_by_one: bool = False,
+    ) -> list[Scored[Result]]:
+        """What the dialogues of rows return, one dialogue for rows of one shape.
+
+        All requests are sent before the first answer is read: a GPU works on those about one length
+        while the masks of the next are drawn.
+
+        Args:
+            rows: of any shape.
+            dialogue_of: the dialogue of some rows, given their numbers.
+            most_masks: of a row with k places, so that memory holds what is asked together.
+            partners: of each row another one of its shape, which is asked about in the same dialogue:
+                the B partners are behind the B rows.
+            one_by_one: whether each row has a dialogue of its own.
+
+        Raises:
+            TextError: where an answer is not finite, without ``skip``.
+        """
+        buckets = bucket_by_shape(rows, most_masks)
+        if one_by_one:
+            buckets = [[number] for bucket in buckets for number in bucket]
+        talks = []
+        for numbers in buckets:
+            of_bucket = [rows[number] for number in numbers]
+            if partners is not None:
+                of_bucket += [partners[number] for number in numbers]
+            together = Rows.of(of_bucket)
+            num_tokens = together.ids.numel() * most_masks(together.num_places)
+            talks.append(_Talk(numbers, together, dialogue_of(together, numbers), num_tokens))
+        scored: list[Scored[Result]] = []
+        for some in _some_at_a_time(talks):
+            scored += self._finish(some)
+        return scored
+
+    def _finish(self, talks: Sequence["_Talk[Result]"]) -> list[Scored[Result]]:
+        """Go through dialogues, request by request, to their ends."""
+        requests: dict[int, Request] = {}
+        results: dict[int, Result] = {}
+        while len(results) < len(talks):
+            fetches: dict[int, Callable[[], Answers]] = {}
+            for numbers in _of_equal_length(talks, without=results):
+                for number in numbers:
+                    if number not in requests:
+                        requests[number] = next(talks[number].dialogue)
+                fetches |= self._ask({n: (talks[n].rows, requests[n]) for n in numbers})
+            for number, fetch in fetches.items():
+                try:
+                    requests[number] = talks[number].dialogue.send(fetch())
+                except StopIteration as end:
+                    results[number] = end.value
+        return [Scored(talk.numbers, talk.rows, results[n]) for n, talk in enumerate(talks)]
+
+    def _ask(self, asked: dict[int, tuple[Rows, Request]]) -> dict[int, Callable[[], Answers]]:
+        """Send requests about rows of one length together; what is returned fetches."""
+        masks = _Masks.of(list(asked.values()), self.scorer.says_every_token)
+        fetch_all = self.scorer.ask(
+            masks.ids, masks.row, masks.hidden, masks.types, wanted=masks.wanted, same=masks.same
+        )
+        answers: list[Answers] = []  # to each request, once they are there
+
+        def fetch(place: int) -> Answers:
+            if not answers:
+                answers.extend(masks.answers(self._without_faults(fetch_all().double(), masks)))
+            return answers[place]
+
+        return {number: partial(fetch, place) for place, number in enumerate(asked)}
+
+    def _without_faults(
+        self, values: Float[Tensor, "R L"], masks: "_Masks"
+    ) -> Float[Tensor, "R L"]:
+        """The values, with 0 where they are not finite and texts may be skipped."""
+        is_bad = ~values.isfinite()
+        if not is_bad.any():
+            return values
+        text = masks.text[masks.row]
+        bad_rows = is_bad.any(dim=1).nonzero().flatten()
+        for number in text[bad_rows].unique().tolist():
+            row = int(bad_rows[text[bad_rows] == number][0])
+            place = int(is_bad[row].int().argmax())
+            token_id = int(masks.ids[masks.row[row], place])
+            reason = self.scorer.fault(token_id, place, values[row, place].item())
+            if not self.skip:
+                raise TextError(f"{self.noun} {number}: {reason}", number, reason)
+            self.faults.setdefault(number, reason)
+        return values.masked_fill(is_bad, 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class _Talk(Generic[Result]):
+    """A dialogue that has not begun, and whose it is."""
+
+    numbers: list[int]
+    rows: Rows
+    dialogue: Dialogue[Result]
+    num_tokens: int  # of all masks that it asks about at a time, at most
+
+
+def _some_at_a_time(talks: Sequence[_Talk[Result]]) -> Iterator[list[_Talk[Result]]]:
+    """Dialogues whose masks and answers memory holds together."""
+    some: list[_Talk[Result]] = []
+    num_tokens = 0
+    for talk in talks:
+        some.append(talk)
+        num_tokens += talk.num_tokens
+        if num_tokens >= 2 * GROUP_TOKENS:
+            yield some
+            some = []
+            num_tokens = 0
+    if some:
+        yield some
+
+
+def _of_equal_length(
+    talks: Sequence[_Talk[Result]], without: Container[int]
+) -> Iterable[list[int]]:
+    """The numbers of the dialogues about rows of each length, but for some."""
+    of_length: dict[int, list[int]] = {}
+    for number, talk in enumerate(talks):
+        if number not in without:
+            of_length.setdefault(talk.rows.ids.shape[1], []).append(number)
+    return of_length.values()
+
+
+@dataclass(frozen=True, eq=False)
+class _Masks:
+    """The R different masks of T rows of one length, as they go through the network.
+
+    Orders begin with everything hidden and end with one token, so that they have masks in common. Rows
+    that differ in hidden places only look the same to the network: it is asked once.
+    """
+
+    ids: Int[Tensor, "T L"]
+    types: Int[Tensor, "T L"]
+    text: Int[Tensor, " T"]
+    row: Int[Tensor, " R"]  # of each mask
+    hidden: Bool[Tensor, "R L"]
+    wanted: Bool[Tensor, "R L"]
+    same: Int[Tensor, " R"]  # equal where the network sees the same
+    num_passes: Int[Tensor, " T"]
+    of_requests: list["_MasksOfRequest"]
+
+    @classmethod
+    def of(cls, asked: Sequence[tuple[Rows, Request]], says_every_token: bool) -> "_Masks":
+        of_requests = [_MasksOfRequest.of(rows, request) for rows, request in asked]
+        rows = [rows for rows, _ in asked]
+        first_row = np.cumsum([0, *map(len, rows)]).tolist()
+        ids = torch.cat([each.ids for each in rows])
+        types = torch.cat([each.types for each in rows])
+        text = torch.cat([each.text for each in rows])
+        row = torch.cat(
+            [each.row + start for each, start in zip(of_requests, first_row, strict=False)]
+        )
+        hidden = torch.cat([each.hidden for each in of_requests])
+        # What says log q of the tokens of its rows alone is asked about each of these rows.
+        tokens = ids[row]
+        shown = tokens.masked_fill(hidden, -1)
+        seen = [shown, types[row]] if says_every_token else [tokens, hidden.long(), types[row]]
+        same = _numbered(torch.cat(seen, dim=1))
+        # Rows with the same orders are always asked about together, so that this count does not depend on
+        # what else is asked.
+        owners: dict[tuple[int, str], int] = {}
+        keys = zip(text.tolist(), (key for each in rows for key in each.keys), strict=True)
+        owner = torch.tensor([owners.setdefault(key, len(owners)) for key in keys])
+        is_first = _is_first(owner[row] * len(row) + same)
+        return cls(
+            ids=ids,
+            types=types,
+            text=text,
+            row=row,
+            hidden=hidden,
+            wanted=torch.cat([each.wanted for each in of_requests]),
+            same=same,
+            num_passes=torch.bincount(row[is_first], minlength=len(ids)),
+            of_requests=of_requests,
+        )
+
+    def answers(self, values: Float[Tensor, "R L"]) -> list[Answers]:
+        """The answers to each request."""
+        values_of_requests = values.split([len(each.row) for each in self.of_requests])
+        passes_of_requests = self.num_passes.split([len(each.index) for each in self.of_requests])
+        return [
+            Answers(each.values(values_of_request), num_passes)
+            for each, values_of_request, num_passes in zip(
+                self.of_requests, values_of_requests, passes_of_requests, strict=True
+            )
+        ]
+
+
+@dataclass(frozen=True, eq=False)
+class _MasksOfRequest:
+    """The different masks of B rows, R of them."""
+
+    row: Int[Tensor, " R"]
+    hidden: Bool[Tensor, "R L"]
+    wanted: Bool[Tensor, "R L"]
+    places: Int[Tensor, "R k"]
+    index: Int[Tensor, "B P"]  # of each mask that was asked for among the different ones
+    is_wanted: Bool[Tensor, "B P k"]
+
+    @classmethod
+    def of(cls, rows: Rows, request: Request) -> "_MasksOfRequest":
+        shape = request.hidden.shape
+        masks = request.hidden.flatten(0, 1)
+        first, index = _different(request.hidden)
+        row = first // shape[1]
+        places = rows.places[row]
+        wanted = torch.zeros(len(first), shape[2], dtype=torch.int64)
+        wanted.index_add_(0, index, request.wanted.flatten(0, 1).long())
+        nowhere = torch.zeros(len(first), rows.ids.shape[1], dtype=torch.bool)
+        return cls(
+            row=row,
+            hidden=rows.hidden[row].scatter(1, places, masks[first]),
+            wanted=nowhere.scatter(1, places, wanted > 0),
+            places=places,
+            index=index.view(shape[:2]),
+            is_wanted=request.wanted,
+        )
+
+    def values(self, values: Float[Tensor, "R L"]) -> Float[Tensor, "B P k"]:
+        of_places = values.gather(1, self.places)[self.index]
+        return of_places.where(self.is_wanted, 0.0)
+
+
+def _different(masks: Bool[Tensor, "B P k"]) -> tuple[Int[Tensor, " R"], Int[Tensor, " BP"]]:
+    """The first of each row's equal masks among all, and for each mask the number of its like."""
+    num_rows, num_masks, count = masks.shape
+    row = np.arange(num_rows, dtype=">u4").repeat(num_masks).view(np.uint8).reshape(-1, 4)
+    bits = np.packbits(masks.numpy().reshape(-1, count), axis=1)
+    # As one value of so many bytes each, which NumPy sorts.
+    keys = np.ascontiguousarray(np.concatenate([row, bits], axis=1))
+    keys = keys.view(np.dtype((np.void, keys.shape[1]))).ravel()
+    _, first, index = np.unique(keys, return_index=True, return_inverse=True)
+    return torch.from_numpy(first), torch.from_numpy(index.reshape(-1))
+
+
+def _numbered(rows: Int[Tensor, "R C"]) -> Int[Tensor, " R"]:
+    """A number for each row of whole numbers, equal where rows are, from 0 in the order of the first."""
+    numbers: dict[bytes, int] = {}
+    return torch.tensor([numbers.setdefault(row.tobytes(), len(numbers)) for row in rows.numpy()])
+
+
+def _is_first(numbers: Int[Tensor, " R"]) -> Bool[Tensor, " R"]:
+    """Whether each number is the first of those that are equal."""
+    is_first = torch.zeros(len(numbers), dtype=torch.bool)
+    is_first[torch.from_numpy(np.unique(numbers.numpy(), return_index=True)[1])] = True
+    return is_first
