@@ -34,8 +34,8 @@ from mpt_score import Design, SentenceCurves, load, networks, sentences, surpris
 from mpt_score.antibodies import chain_scores
 from mpt_score.networks.hub import ANTIBERTY
 from mpt_score.networks.masked_lm import MaskedLM, Precision
+from mpt_score.quantities.sentence_curves import parts_of
 from mpt_score.scorer import Scorer
-from mpt_score.sentence_curves import parts_of
 from mpt_score.tokens import Tokens
 
 THERAPEUTIC = "antibodies/therapeutic_antibodies.tsv"

@@ -27,8 +27,13 @@ from mpt_lml.verdicts import mean_and_error
 from mpt_score import Design, SentenceCurves, load, networks
 from mpt_score.networks.hub import BERT_BASE
 from mpt_score.networks.masked_lm import MaskedLM
+from mpt_score.quantities.sentence_curves import (
+    PART_SIZE,
+    curves_of_parts,
+    part_of_curves,
+    parts_of,
+)
 from mpt_score.scorer import Scorer
-from mpt_score.sentence_curves import PART_SIZE, curves_of_parts, part_of_curves, parts_of
 from mpt_score.texts import some_tokens
 from mpt_score.tokens import Tokens
 

@@ -18,7 +18,7 @@ from mpt_lml.recorded import Finding, Outcome
 from mpt_lml.theory import rates
 from mpt_score import Design, networks
 from mpt_score.networks.hub import require_transformers
-from mpt_score.sentence_curves import PAPER_UNIT
+from mpt_score.quantities.sentence_curves import PAPER_UNIT
 from mpt_score.texts import bert_vocabulary, sentences
 from mpt_score.tokens import Tokens
 from mpt_score.trainings.small_bert import train_tokenizer

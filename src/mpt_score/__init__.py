@@ -1,9 +1,13 @@
 """Score texts with any masked model: the right quantity, with an honest error.
 
+Every score goes the same way: texts → ``tokens`` → ``rows`` → a network, behind a ``scorer`` →
+``quantities``, terms that are summed to a number with its error → out, by a result or the ``command``.
+
 The modules, in the order in which a stranger should read them:
 
 * ``tokens``: texts as rows of ids, and which places are scored.
 * ``texts``: sentences by name or from files.
+* ``rows``: what of a row is hidden and what is asked, and many rows in batches, equal ones once.
 * ``networks``: networks of ``transformers``, built or loaded.
 * ``networks.masked_lm``: a network as a conditional model, the conventions of its family included.
 * ``networks.symbol_bert``: a small BERT of symbols, for the book's known language.
@@ -13,15 +17,7 @@ The modules, in the order in which a stranger should read them:
 * ``trainings.small_mae``: that of a small masked autoencoder.
 * ``scorer``: a network with its tokenizer.
 * ``loading``: from a name, a folder or a function to a scorer.
-* ``design``: at which rates or sizes texts are masked.
-* ``sentence_curves``: the mask-rate curve of texts.
-* ``rows``: rows of tokens with places to score, and how a model is asked about many together.
-* ``estimate``: orders and masks of a text, and the error of its log-score.
-* ``sentence_scores``: log-scores and pseudo-log-likelihoods of texts.
-* ``pair_scores``: which of two texts is the likelier.
-* ``answer_scores``: which answer follows a question.
-* ``token_scores``: the surprisal of each token.
-* ``contrasts``: differences of conditions, item by item.
+* ``quantities``: what is asked of texts, pairs, answers, words and curves, and how it is summed.
 * ``antibodies``: what a network says of one chain, residue by residue.
 * ``command``: ``mpt-score``; ``lm_eval`` and ``masked_log_score`` are bridges to other harnesses.
 """
@@ -36,16 +32,16 @@ if "OMP_WAIT_POLICY" not in os.environ:
 
 if TYPE_CHECKING:
     from mpt_score import networks, texts, tokens
-    from mpt_score.answer_scores import AnswerScores, answers
-    from mpt_score.contrasts import Contrast
-    from mpt_score.design import Design
     from mpt_score.loading import load
     from mpt_score.networks.masked_lm import MaskedLM
-    from mpt_score.pair_scores import Accuracy, PairScores, pairs
+    from mpt_score.quantities.answer_scores import AnswerScores, answers
+    from mpt_score.quantities.contrasts import Contrast
+    from mpt_score.quantities.design import Design
+    from mpt_score.quantities.pair_scores import Accuracy, PairScores, pairs
+    from mpt_score.quantities.sentence_curves import SentenceCurves, curve
+    from mpt_score.quantities.sentence_scores import SentenceScores, passes, sentences
+    from mpt_score.quantities.token_scores import TokenScores, surprisals
     from mpt_score.scorer import Scorer
-    from mpt_score.sentence_curves import SentenceCurves, curve
-    from mpt_score.sentence_scores import SentenceScores, passes, sentences
-    from mpt_score.token_scores import TokenScores, surprisals
 
 __all__ = [
     "Accuracy",
@@ -72,23 +68,23 @@ __all__ = [
 
 # No name here is also a module's, so that what is brought late cannot be shadowed by its module.
 _HOMES = {
-    "Accuracy": "pair_scores",
-    "AnswerScores": "answer_scores",
-    "Contrast": "contrasts",
-    "Design": "design",
+    "Accuracy": "quantities.pair_scores",
+    "AnswerScores": "quantities.answer_scores",
+    "Contrast": "quantities.contrasts",
+    "Design": "quantities.design",
     "MaskedLM": "networks.masked_lm",
-    "PairScores": "pair_scores",
+    "PairScores": "quantities.pair_scores",
     "Scorer": "scorer",
-    "SentenceCurves": "sentence_curves",
-    "SentenceScores": "sentence_scores",
-    "TokenScores": "token_scores",
-    "answers": "answer_scores",
-    "curve": "sentence_curves",
+    "SentenceCurves": "quantities.sentence_curves",
+    "SentenceScores": "quantities.sentence_scores",
+    "TokenScores": "quantities.token_scores",
+    "answers": "quantities.answer_scores",
+    "curve": "quantities.sentence_curves",
     "load": "loading",
-    "pairs": "pair_scores",
-    "passes": "sentence_scores",
-    "sentences": "sentence_scores",
-    "surprisals": "token_scores",
+    "pairs": "quantities.pair_scores",
+    "passes": "quantities.sentence_scores",
+    "sentences": "quantities.sentence_scores",
+    "surprisals": "quantities.token_scores",
 }
 
 

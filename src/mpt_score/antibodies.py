@@ -5,9 +5,9 @@ from torch import Tensor
 
 from mpt_lml.checks import checked
 from mpt_lml.verdicts import mean_and_error
-from mpt_score.design import Design
+from mpt_score.quantities.design import Design
+from mpt_score.quantities.sentence_curves import curve
 from mpt_score.scorer import Scorer
-from mpt_score.sentence_curves import curve
 
 __all__ = ["chain_scores"]
 

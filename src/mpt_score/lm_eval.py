@@ -28,10 +28,10 @@ from torch import Tensor
 
 import mpt_score
 from mpt_lml.results import ratio_estimate
-from mpt_score.answer_scores import num_shared
+from mpt_score.quantities.answer_scores import num_shared
+from mpt_score.quantities.sentence_scores import NATS_TO_BITS
 from mpt_score.rows.parts import num_leading
 from mpt_score.scorer import Scorer
-from mpt_score.sentence_scores import NATS_TO_BITS
 
 _log = logging.getLogger(__name__)
 
@@ -66,9 +66,9 @@ class MaskedHarness(LM):
         num_masks: passes for each whole text, or window of one.
         seed: of orders and masks.
         block_length: whole texts are scored block by block, as of
-            :func:`~mpt_score.sentence_scores.sentences`, with ``num_masks`` passes for each block.
-            Answers are not: the whole answer is one block.
-        later: "hidden" or "absent", as of :func:`~mpt_score.sentence_scores.sentences`.
+            :func:`~mpt_score.quantities.sentence_scores.sentences`, with ``num_masks`` passes for each
+            block. Answers are not: the whole answer is one block.
+        later: "hidden" or "absent", as of :func:`~mpt_score.quantities.sentence_scores.sentences`.
         allow_unscorable: whether questions without an option that can be scored go to the harness,
             which counts the first option as chosen.
         batch_size, max_batch_size: what the harness passes to every model; not used, as ``max_tokens``

@@ -26,8 +26,8 @@ from mpt_score.command_line import write_output
 from mpt_score.errors import TextError, is_out_of_memory
 from mpt_score.lines import Fault, Line, copied_columns
 from mpt_score.output import RowFile, State
+from mpt_score.quantities.sentence_scores import estimate_cost, plan_of
 from mpt_score.scorer import Scorer
-from mpt_score.sentence_scores import estimate_cost, plan_of
 
 QUANTITIES = {
     "sentences": "log-score: log p of the text, mean over orders of its tokens",

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from mpt_lml.results import Estimate, ratio_estimate
-from mpt_score.pair_scores import accuracy_of
-from mpt_score.sentence_curves import SentenceCurves
-from mpt_score.sentence_scores import NATS_TO_BITS
+from mpt_score.quantities.pair_scores import accuracy_of
+from mpt_score.quantities.sentence_curves import SentenceCurves
+from mpt_score.quantities.sentence_scores import NATS_TO_BITS
 
 HEADS = {
     "sentences": "log-score, the mean over orders of log p",

@@ -18,7 +18,7 @@ from mpt_score.antibodies import chain_scores
 from mpt_score.networks.residues import VOCABULARY, ResidueTokenizer
 from mpt_score.networks.symbol_bert import SymbolBERT
 from mpt_score.networks.vit_mae import ViTMAE
-from mpt_score.sentence_curves import SentenceCurves
+from mpt_score.quantities.sentence_curves import SentenceCurves
 from mpt_score.trainings import known_language
 from mpt_score.trainings.small_bert import SmallBertSettings, train_small_bert
 from mpt_score.trainings.small_mae import SmallMAESettings, new_mae, train_small_mae

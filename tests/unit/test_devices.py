@@ -29,7 +29,7 @@ from valid_calls import Call
 from mpt_lml import ConditionalModel, curves, fit, numerics
 from mpt_lml.theory import godambe
 from mpt_score import Design, Scorer, SentenceScores, TokenScores
-from mpt_score.sentence_curves import SentenceCurves
+from mpt_score.quantities.sentence_curves import SentenceCurves
 from mpt_score.tokens import Tokens
 
 HERE = torch.device("cpu")

@@ -16,7 +16,7 @@ from torch import Tensor
 import mpt_score
 from mpt_lml.masks import sample_ranks
 from mpt_lml.verdicts import mean_and_error
-from mpt_score.contrasts import Contrast
+from mpt_score.quantities.contrasts import Contrast
 from mpt_score.rows.masks import quartets
 from mpt_score.rows.row import stream
 

@@ -15,7 +15,7 @@ from tiny_bert import tiny, tokenizer
 import mpt_score
 from mpt_lml import HMM, ConditionalTable, masks
 from mpt_lml.scores import over_orders
-from mpt_score import pair_scores
+from mpt_score.quantities import pair_scores
 from mpt_score.rows.masks import masks_along_orders
 from mpt_score.rows.row import stream
 

@@ -13,8 +13,9 @@ from tiny_bert import CLS, MASK, tiny, tokenizer
 import mpt_score
 from mpt_lml import curves, masks
 from mpt_lml.verdicts import mean_and_error
-from mpt_score import Design, MaskedLM, SentenceCurves, sentence_curves, tokens
+from mpt_score import Design, MaskedLM, SentenceCurves, tokens
 from mpt_score.networks import at_random
+from mpt_score.quantities import sentence_curves
 
 SENTENCES = ["the cat sat", "a dog", "the dogs sat.", "a cat sat the", "cats.", "dog the cat a dog"]
 

@@ -26,8 +26,9 @@ import mpt_score
 from mpt_lml import HMM, curves, masks, orders
 from mpt_lml.models.base import FromFunction
 from mpt_lml.verdicts import mean_and_error
-from mpt_score import MaskedLM, estimate
+from mpt_score import MaskedLM
 from mpt_score.networks import masked_lm
+from mpt_score.quantities import estimate
 from mpt_score.rows.parts import split_into_windows
 
 COUNT = 8

@@ -11,15 +11,15 @@ from torch import Tensor
 
 from mpt_lml.checks import Count, Index, Interval, Positive, check, checked
 from mpt_lml.results import Estimate, as_rows, ratio_estimate
-from mpt_score.contrasts import (
+from mpt_score.loading import load
+from mpt_score.quantities.contrasts import (
     Contrast,
     contrast_of,
     degrees_of_sum,
     item_names,
     students_interval,
 )
-from mpt_score.estimate import Plan, RowScores, bounds_of, score_rows
-from mpt_score.loading import load
+from mpt_score.quantities.estimate import Plan, RowScores, bounds_of, score_rows
 from mpt_score.rows.parts import Later
 from mpt_score.rows.reading import num_unknown, read_in_parts, rows_of_text, windows_of
 from mpt_score.rows.row import Row, Rows, first_equal

@@ -200,14 +200,14 @@ def _variance(weighted: Float[Tensor, "G S"], degrees: Float[Tensor, " G"]) -> t
 def degrees_of_sum(
     variance: Float[Tensor, " N"], squared_per_degree: Float[Tensor, " N"]
 ) -> Float[Tensor, " N"]:
-    """Of freedom of a variance that is a sum (Satterthwaite).
+    """Effective degrees of freedom of a variance that is a sum (Satterthwaite).
 
     Args:
         variance: the sum of the variances of independent terms.
         squared_per_degree: the sum of their squares, each over its degrees of freedom.
 
     Returns:
-        0 where there is no variance, without end where it is 0.
+        0 where the variance is not known, infinite where it is 0.
     """
     degrees = variance.square() / squared_per_degree
     return torch.where(variance.isnan(), 0.0, degrees.nan_to_num(math.inf, posinf=math.inf))

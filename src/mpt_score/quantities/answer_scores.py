@@ -16,14 +16,14 @@ from mpt_lml.verdicts import mean_and_error
 from mpt_score.errors import TextError
 from mpt_score.hints import missing_space_hint
 from mpt_score.loading import load
+from mpt_score.quantities.token_scores import TokenTerms, score_places
 from mpt_score.rows.masks import num_masks_of_orders
 from mpt_score.rows.reading import read
 from mpt_score.rows.row import Row, Rows
 from mpt_score.rows.scheduler import BatchScheduler, Dialogue
+from mpt_score.rows.words import words_of
 from mpt_score.scorer import Scorer
-from mpt_score.token_scores import TokenTerms, score_places
 from mpt_score.tokens import Tokens, as_list, require_texts
-from mpt_score.words import words_of
 
 if TYPE_CHECKING:
     Prompts = Sequence[str] | Sequence[Sequence[int]]

@@ -14,8 +14,8 @@ from mpt_lml.results import Estimate, as_rows, mean_estimate
 from mpt_lml.scores import mask_score
 from mpt_lml.theory.rates import crossover, jackknife
 from mpt_lml.verdicts import mean_and_error
-from mpt_score.design import Design
 from mpt_score.loading import load
+from mpt_score.quantities.design import Design
 from mpt_score.rows.masks import Request
 from mpt_score.rows.row import Row
 from mpt_score.rows.scheduler import BatchScheduler, Dialogue

@@ -16,8 +16,8 @@ from mpt_lml.results import as_rows
 from mpt_lml.scores import over_orders
 from mpt_lml.verdicts import mean_and_error
 from mpt_score.errors import TextError
-from mpt_score.estimate import along_orders
 from mpt_score.loading import load
+from mpt_score.quantities.estimate import along_orders
 from mpt_score.rows.masks import (
     Request,
     num_masks_of_orders,

@@ -18,10 +18,11 @@ from torch import Tensor
 
 from mpt_lml.checks import Index, checked
 from mpt_lml.results import as_rows
-from mpt_score.contrasts import Contrast, contrast_of, error_over_orders, item_names
 from mpt_score.errors import TextError
-from mpt_score.estimate import along_orders, mean_terms
 from mpt_score.loading import load
+from mpt_score.quantities.contrasts import Contrast, contrast_of, error_over_orders, item_names
+from mpt_score.quantities.estimate import along_orders, mean_terms
+from mpt_score.quantities.sentence_scores import NATS_TO_BITS, USUAL_ORDERS
 from mpt_score.rows.masks import (
     ORDERS_OF_QUARTET,
     Request,
@@ -32,9 +33,8 @@ from mpt_score.rows.masks import (
 from mpt_score.rows.reading import read_in_parts, rows_of_text
 from mpt_score.rows.row import Row, Rows, first_equal
 from mpt_score.rows.scheduler import BatchScheduler, Dialogue
-from mpt_score.sentence_scores import NATS_TO_BITS, USUAL_ORDERS
+from mpt_score.rows.words import NOT_KNOWN, Layout, layout_of
 from mpt_score.tokens import Texts, Tokens, as_list
-from mpt_score.words import NOT_KNOWN, Layout, layout_of
 
 Kind = Literal["orders", "pseudo", "within_word"]
 Unit = Literal["bits", "nats"]
@@ -250,14 +250,14 @@ def surprisals(
     """Of every token its share of the log-score, and its terms of pseudo-log-likelihoods.
 
     Without items, with the same orders and seed, the shares of a text add up to its log-score of
-    :func:`~mpt_score.sentence_scores.sentences`.
+    :func:`~mpt_score.quantities.sentence_scores.sentences`.
 
     Args:
         model: as of :func:`~mpt_score.loading.load`.
         texts: as of :meth:`Scorer.encode`. One that is longer than the model takes is scored in
             windows, and a word that is cut by their border in two parts.
         tokenizer: as of :func:`~mpt_score.loading.load`.
-        items: the item of each text, as of :func:`~mpt_score.sentence_scores.sentences`, for
+        items: the item of each text, as of :func:`~mpt_score.quantities.sentence_scores.sentences`, for
             :meth:`TokenScores.contrast`. An interaction of two words is seen only where one is shown
             before the other is asked for. So that it is seen in two of four orders, and not by luck,
             an order is then the first of a quartet: with it are the same order with its halves
