@@ -21,15 +21,16 @@ SESSION = "mutants.sqlite"
 # Modules whose tests stand, all or some, in files of other names.
 ELSEWHERE = {
     "area": ("estimators",),
-    "blocks": ("pair_scores", "answer_scores"),
     "checks": ("checks", "bad_input", "masks"),
     "design": ("sentence_curves",),
     "estimate": ("sentence_scores",),
     "files": ("files", "fit"),
     "image_sets": ("data",),
     "paper": ("data",),
+    "reading": ("sentence_scores", "pair_scores"),
     "remote": ("hub",),
     "scores": ("masks", "curves", "orders"),
+    "words": ("token_scores", "answer_scores"),
 }
 
 

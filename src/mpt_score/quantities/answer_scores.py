@@ -17,8 +17,8 @@ from mpt_score.errors import TextError
 from mpt_score.hints import missing_space_hint
 from mpt_score.loading import load
 from mpt_score.quantities.token_scores import TokenTerms, score_places
-from mpt_score.rows.masks import num_masks_of_orders
 from mpt_score.rows.reading import read
+from mpt_score.rows.requests import num_masks_of_orders
 from mpt_score.rows.row import Row, Rows
 from mpt_score.rows.scheduler import BatchScheduler, Dialogue
 from mpt_score.rows.words import words_of

@@ -18,7 +18,8 @@ from torch import Tensor
 from mpt_lml.masks import sample_ranks, subsets
 from mpt_lml.orders import mixture_bounds
 from mpt_lml.scores import mask_score, over_orders
-from mpt_score.rows.masks import (
+from mpt_score.rows.parts import Later, block_sizes
+from mpt_score.rows.requests import (
     Request,
     every_mask,
     masks_along_orders,
@@ -27,7 +28,6 @@ from mpt_score.rows.masks import (
     pays_every_mask,
     with_singles,
 )
-from mpt_score.rows.parts import Later, block_sizes
 from mpt_score.rows.row import Rows
 from mpt_score.rows.scheduler import Dialogue
 

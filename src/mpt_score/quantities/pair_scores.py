@@ -18,14 +18,14 @@ from mpt_lml.verdicts import mean_and_error
 from mpt_score.errors import TextError
 from mpt_score.loading import load
 from mpt_score.quantities.estimate import along_orders
-from mpt_score.rows.masks import (
+from mpt_score.rows.reading import Read, num_unknown, read
+from mpt_score.rows.requests import (
     Request,
     num_masks_of_orders,
     orders_differ,
     orders_of_places,
     takes_every_order,
 )
-from mpt_score.rows.reading import Read, num_unknown, read
 from mpt_score.rows.row import Row, Rows
 from mpt_score.rows.scheduler import BatchScheduler, Dialogue
 from mpt_score.scorer import Scorer

@@ -23,14 +23,14 @@ from mpt_score.loading import load
 from mpt_score.quantities.contrasts import Contrast, contrast_of, error_over_orders, item_names
 from mpt_score.quantities.estimate import along_orders, mean_terms
 from mpt_score.quantities.sentence_scores import NATS_TO_BITS, USUAL_ORDERS
-from mpt_score.rows.masks import (
+from mpt_score.rows.reading import read_in_parts, rows_of_text
+from mpt_score.rows.requests import (
     ORDERS_OF_QUARTET,
     Request,
     orders_differ,
     orders_of_places,
     takes_every_order,
 )
-from mpt_score.rows.reading import read_in_parts, rows_of_text
 from mpt_score.rows.row import Row, Rows, first_equal
 from mpt_score.rows.scheduler import BatchScheduler, Dialogue
 from mpt_score.rows.words import NOT_KNOWN, Layout, layout_of

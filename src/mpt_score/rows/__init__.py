@@ -4,6 +4,6 @@
 * ``row``: a row of tokens with the places that are scored, and what its random orders follow from.
 * ``reading``: texts as rows.
 * ``words``: where the tokens of a text stand in it, and which of them are one word.
-* ``masks``: which places of a row are hidden, and of which of them log q is wanted.
+* ``requests``: which places of a row are hidden, and of which of them log q is wanted.
 * ``scheduler``: requests about many rows in batches of like shape, equal rows once.
 """

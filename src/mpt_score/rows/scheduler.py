@@ -1,9 +1,9 @@
 """Requests about many rows, sent to a network in batches of like shape, equal rows once.
 
 Whoever scores rows writes a coroutine, a *dialogue*: it yields a
-:class:`~mpt_score.rows.masks.Request`, which says what is hidden in each of its rows and of which hidden
-places it wants log q, is sent :class:`Answers`, and returns its result. A :class:`BatchScheduler` goes
-through many dialogues at once and sends what they ask together.
+:class:`~mpt_score.rows.requests.Request`, which says what is hidden in each of its rows and of which
+hidden places it wants log q, is sent :class:`Answers`, and returns its result. A
+:class:`BatchScheduler` goes through many dialogues at once and sends what they ask together.
 """
 
 from collections.abc import Callable, Container, Generator, Iterable, Iterator, Sequence
@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mpt_score.errors import TextError
-from mpt_score.rows.masks import Request
+from mpt_score.rows.requests import Request
 from mpt_score.rows.row import Row, Rows
 from mpt_score.scorer import Scorer
 

@@ -15,7 +15,7 @@ import mpt_score
 from mpt_lml import HMM, ConditionalTable, masks, orders
 from mpt_lml.models.base import FromFunction
 from mpt_score.errors import TextError
-from mpt_score.rows.masks import masks_along_orders
+from mpt_score.rows.requests import masks_along_orders
 from mpt_score.rows.row import stream
 
 PROMPTS = ("the cat", "a dog sat", "")
