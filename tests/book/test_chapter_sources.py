@@ -127,7 +127,7 @@ BOOK = pytest.mark.xdist_group("chapter sources")  # they are read once, by one 
 @pytest.mark.parametrize(
     ("path", "written"),
     [
-        ("src/mpt_score/pair_scores.py", ("mpt_score.pairs(",)),
+        ("src/mpt_score/quantities/pair_scores.py", ("mpt_score.pairs(",)),
         (
             "src/mpt_score/networks/symbol_bert.py",
             ("SymbolBERT", 'load("known-language"'),

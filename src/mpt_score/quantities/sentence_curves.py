@@ -270,7 +270,7 @@ def part_of_curves(
         design: which masks they get.
 
     Returns:
-        ``raw``, ``control`` and ``hidden`` of :class:`SentenceCurves`, by increasing length.
+        ``raw``, ``control`` and ``hidden`` of :class:`SentenceCurves`, in the order of ``chosen``.
     """
     rows = []
     masks = []
@@ -290,15 +290,10 @@ def part_of_curves(
     )
     for each in scored:
         raw[each.numbers], score_alone[each.numbers] = each.result
-    order = tokens.lengths[chosen].argsort(stable=True)
-    hidden = raw[order, -1]
-    control = score_alone[order, :-1] - hidden[:, None]
+    hidden = raw[:, -1]
+    control = score_alone[:, :-1] - hidden[:, None]
     shape = (len(chosen), design.num_masks, -1)
-    return {
-        "raw": raw[order, :-1].reshape(shape),
-        "control": control.reshape(shape),
-        "hidden": hidden,
-    }
+    return {"raw": raw[:, :-1].reshape(shape), "control": control.reshape(shape), "hidden": hidden}
 
 
 def _score_masks(

@@ -84,7 +84,9 @@ class TestDesign:
 
 
 def test_scores_are_those_of_the_masks_one_by_one() -> None:
-    text, design = encoded(), Design(rates=(0.3, 0.6), num_masks=2)
+    of_one_length = ["a cat sat", "the dog sat", "the cat sat"]
+    text = tokens.encode(tokenizer(), [*SENTENCES, *of_one_length])
+    design = Design(rates=(0.3, 0.6), num_masks=2)
     found = mpt_score.curve(model(), text, design)
     for n in range(len(text)):
         row = text.rows(torch.tensor([n]))

@@ -257,3 +257,18 @@ def test_rows_say_their_unit() -> None:
 def test_nothing_asked_for_is_refused() -> None:
     with pytest.raises(ValueError, match="nothing to score"):
         mpt_score.surprisals(tiny(), ["the cat"], tokenizer=tokenizer(), num_orders=0)
+
+
+def test_an_error_is_known_as_well_as_in_the_worst_window_of_its_text() -> None:
+    """Of nine tokens in windows of five: five have four of their orders, the other four all of them."""
+
+    def conditionals(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        shown = ids.masked_fill(mask, 2)
+        places = torch.arange(1.0, 1 + ids.shape[1], dtype=torch.float64)
+        angles = (shown * places).sum(dim=1)[:, None, None] * places[:, None] + torch.arange(2)
+        return angles.sin().log_softmax(dim=-1)
+
+    scorer = mpt_score.load(conditionals, max_length=5)
+    found = mpt_score.surprisals(scorer, [[0, 1, 1, 0, 1, 0, 0, 1, 0]])
+    assert found.degrees.tolist() == [3.0] * 9
+    assert (found.standard_error[:5] > 0).all() and not found.standard_error[5:].any()
