@@ -24,6 +24,12 @@ class Model(NamedTuple):
         return address.replace("/main", f"/{self.revision}")
 
     @property
+    def files(self) -> list[str]:
+        """Their paths in the folder."""
+        paths = sorted(path for path in self.folder.rglob("*") if path.is_file())
+        return [path.relative_to(self.folder).as_posix() for path in paths]
+
+    @property
     def prefix(self) -> str:
         """Of the addresses of its files."""
         return f"/{self.name}/resolve/{self.revision}/"
@@ -39,6 +45,8 @@ def _handler(model: Model, asked: list[str]) -> type:
             address = model.commit_in(self.path.partition("?")[0])
             if address == f"/api/models/{model.name}/revision/{model.revision}":
                 self.information()
+            elif address == f"/api/models/{model.name}/tree/{model.revision}":
+                self.listing()
             elif address.startswith(model.prefix):
                 self.file(model.folder / address.removeprefix(model.prefix), body=body)
             else:
@@ -65,10 +73,19 @@ def _handler(model: Model, asked: list[str]) -> type:
             self.end_headers()
 
         def information(self) -> None:
-            paths = [path for path in sorted(model.folder.iterdir()) if path.is_file()]
-            files = [{"rfilename": path.name, "size": path.stat().st_size} for path in paths]
-            found = {"id": model.name, "sha": model.revision, "siblings": files}
-            content = json.dumps(found).encode()
+            files = [{"rfilename": path} for path in model.files]
+            self.json({"id": model.name, "sha": model.revision, "siblings": files})
+
+        def listing(self) -> None:
+            sizes = {path: (model.folder / path).stat().st_size for path in model.files}
+            entries = [
+                {"type": "file", "path": path, "size": size, "oid": ""}
+                for path, size in sizes.items()
+            ]
+            self.json(entries)
+
+        def json(self, answer: object) -> None:
+            content = json.dumps(answer).encode()
             self.send_response(200)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(content)))

@@ -58,7 +58,7 @@ def network_calls() -> list[Call]:
         valid(mpt_score.load, folder, max_length=9, max_tokens=8),
         valid(networks.load_network, folder),
         valid(networks.load_tokenizer, folder),
-        valid(networks.require_here, folder),
+        valid(networks.require_available, folder),
     ]
     bert = SymbolBERT(3, 4, width=8, seed=4)
     training = valid(

@@ -29,7 +29,7 @@ ENLARGED = pytest.mark.filterwarnings("ignore:images .* become")
 
 
 def bert_cells() -> str:
-    return run_cells("12-bert", "networks.require_here(base")
+    return run_cells("12-bert", "networks.require_available(base")
 
 
 def vit_mae_cells() -> str:

@@ -14,7 +14,7 @@ from mpt_score.networks.hub import (
     VIT_MAE_BASE,
     VIT_MAE_BASE_COMMIT,
     CheckpointError,
-    require_here,
+    require_available,
 )
 from mpt_score.networks.load import (  # noqa: F401
     fingerprint,
@@ -37,7 +37,7 @@ __all__ = [
     "load_small_bert",
     "load_tokenizer",
     "random_twin",
-    "require_here",
+    "require_available",
     "small_mae",
     "train_side_by_side",
 ]

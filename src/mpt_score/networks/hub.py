@@ -4,14 +4,12 @@ import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any
 
 from safetensors import SafetensorError
 
 from mpt_lml.checks import checked
-from mpt_lml.data.remote import offline
 from mpt_score.errors import is_out_of_memory
 from mpt_score.networks.devices import gpu
 
@@ -96,28 +94,26 @@ def require_folder(source: str | Path, *needed: str) -> None:
 
 
 @contextmanager
-def loading(
-    source: str | Path, revision: str | None, *needed: str, fetched: str
-) -> Iterator[dict[str, Any]]:
-    """Around a call of ``from_pretrained``: its options, the hub with little time, our own errors.
+def loading(source: str | Path, revision: str | None, *needed: str, fetched: str) -> Iterator[Path]:
+    """Open a folder or a name on the hub around a call of ``from_pretrained``, with our own errors.
 
-    Of a name on the hub, the wanted files are brought into the cache first, and what is in the cache
-    is loaded: nothing is asked while the block runs.
+    The files of a name are brought into the cache first, and ``from_pretrained`` reads their folder:
+    it asks the hub nothing.
 
     Args:
-        source: a folder, or a name on the hub.
-        revision: of a name, its commit, tag or branch; by default the newest commit. Where it is no
+        source: A folder, or a name on the hub.
+        revision: The commit, tag or branch of a name; by default the newest commit. Where it is no
             commit, the one that was taken is said.
-        needed: patterns of files that a folder must have, as for :func:`require_folder`.
-        fetched: patterns of the files that are brought of a name, with | between them.
+        needed: Patterns of files that a folder must have, as for :func:`require_folder`.
+        fetched: Patterns of the files that are brought of a name, with | between them.
 
     Yields:
-        Options for ``from_pretrained``.
+        The folder to load from.
 
     Raises:
-        CheckpointError: for whatever goes wrong, with what to do.
-        MemoryError: where there is too little memory.
-        ValueError: for a revision of a folder.
+        CheckpointError: For whatever goes wrong, with what to do.
+        MemoryError: Where there is too little memory.
+        ValueError: For a revision of a folder.
     """
     require_transformers()
     require_folder(source, *needed)
@@ -125,20 +121,10 @@ def loading(
     if is_folder:
         require_no_revision(f"the folder {source}", revision)
     revision = revision or NEWEST
-    unreachable: Exception | None = None
     try:
-        if not is_folder:
-            unreachable = fetch(str(source), revision, fetched.split("|"))
-        with _no_progress_bar() if is_folder else offline():
-            yield {"revision": revision, "trust_remote_code": False}
-        commit = resolved_revision(source, revision)
-        if commit not in (None, revision):
-            _log.warning(
-                "%s is at commit %s; what is behind a name can change, revision (--revision) with this "
-                "commit brings the same again.",
-                source,
-                commit,
-            )
+        folder = Path(source) if is_folder else fetch(str(source), revision, fetched.split("|"))
+        with _no_progress_bar():
+            yield folder
     except Exception as error:  # tokenizers raise nothing more special
         if is_out_of_memory(error):
             reason = _first_line(error)
@@ -148,8 +134,7 @@ def loading(
                 f"{source} is damaged: its weights are not whole, or not those of its config.json. "
                 "Fetch it, or save it with save_pretrained, again."
             ) from error
-        # What is not in the cache is missing because the hub could not be asked.
-        reason = _first_line(unreachable or error)
+        reason = _first_line(error)
         if is_folder:
             remedy = "Save it again with save_pretrained, network and tokenizer."
             raise CheckpointError(f"{source} could not be loaded: {reason}. {remedy}") from error
@@ -158,6 +143,13 @@ def loading(
             "Are there a network, such a name, such a revision (--revision, revision=), and safetensors "
             "(pickles are refused)? Else name a folder made by save_pretrained."
         ) from error
+    if not is_folder and folder.name != revision:
+        _log.warning(
+            "%s is at commit %s; what is behind a name can change, revision (--revision) with this "
+            "commit brings the same again.",
+            source,
+            folder.name,
+        )
 
 
 def _first_line(error: Exception) -> str:
@@ -167,7 +159,7 @@ def _first_line(error: Exception) -> str:
 
 @contextmanager
 def _no_progress_bar() -> Iterator[None]:
-    """The bar of ``transformers`` for a folder, which takes no time, would stay in a notebook."""
+    """Hide the bar of ``transformers`` for a folder, which takes no time and would stay in a notebook."""
     from transformers.utils import logging
 
     is_enabled = logging.is_progress_bar_enabled()
@@ -189,45 +181,51 @@ def require_no_revision(what: str, revision: str | None) -> None:
         )
 
 
-def fetch(name: str, revision: str, patterns: list[str]) -> Exception | None:
+def fetch(name: str, revision: str, patterns: list[str]) -> Path:
     """Bring files of a name on the hub into the cache.
 
+    A hub that does not answer is asked once, for ``HF_HUB_ETAG_TIMEOUT`` seconds (10 by default), and
+    then the cache has to do. ``snapshot_download`` alone would repeat its questions for minutes.
+
     Args:
-        name: on the hub.
-        revision: its commit, or a branch.
-        patterns: of the files' names; files in folders are left out.
+        name: The name on the hub.
+        revision: Its commit, tag or branch.
+        patterns: Patterns of the files' names. Files in folders are left out.
 
     Returns:
-        Why the hub could not be asked, None where it could.
+        The folder in the cache, which is called as the commit.
 
     Raises:
-        OSError: when the hub answered and has no such file, or breaks off while it hands one out.
+        OSError: Where the hub has no such file or breaks off; and where it cannot be asked, and the
+            cache lacks a file.
     """
-    from huggingface_hub import constants, hf_hub_download, model_info
+    from huggingface_hub import constants, model_info, snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
 
+    unreachable: Exception | None = None
     try:
-        # Once and without repetitions: see mpt_lml.data.remote.
-        seconds = constants.HF_HUB_ETAG_TIMEOUT
-        info = model_info(name, revision=revision, files_metadata=True, timeout=seconds)
+        model_info(name, revision=revision, timeout=constants.HF_HUB_ETAG_TIMEOUT)
     except Exception as error:
-        return error
-    wanted = []
-    for entry in info.siblings or ():
-        file = entry.rfilename
-        if "/" not in file and any(fnmatchcase(file, pattern) for pattern in patterns):
-            wanted.append((entry.size or 0, file))
-    if not wanted:
-        raise CheckpointError(f"the hub has no {' or '.join(patterns)} of it")
-    # The smallest first: a tokenizer that was fetched in part lacks its vocabulary and is refused.
-    for _, file in sorted(wanted):
-        hf_hub_download(name, file, revision=revision)
-    return None
+        unreachable = error
+    try:
+        folder = snapshot_download(
+            name,
+            revision=revision,
+            allow_patterns=patterns,
+            ignore_patterns="*/*",
+            local_files_only=unreachable is not None,
+        )
+    except LocalEntryNotFoundError as error:
+        raise unreachable or error from error
+    if not any(True for pattern in patterns for _ in Path(folder).glob(pattern)):
+        raise unreachable or CheckpointError(f"the hub has no {' or '.join(patterns)} of it")
+    return Path(folder)
 
 
 def resolved_revision(source: str | Path, revision: str | None = None) -> str | None:
     """The commit that a name on the hub was loaded from, as its cache says; ``None`` for a folder.
 
-    Of ``antiberty``, which is a package, it is the version.
+    For ``antiberty``, which is a package, it is the version.
     """
     require_transformers()
     from huggingface_hub import constants, try_to_load_from_cache
@@ -242,19 +240,18 @@ def resolved_revision(source: str | Path, revision: str | None = None) -> str | 
 
 
 @checked
-def require_here(source: Source, revision: str | None = None) -> None:
+def require_available(source: Source, revision: str | None = None) -> None:
     """Refuse a name on the hub that a page should not load unasked; a folder may be run anywhere.
 
     Args:
-        source: a folder, or a name on the hub.
-        revision: of a name, its commit, tag or branch; by default the newest commit.
+        source: A folder, or a name on the hub.
+        revision: The commit, tag or branch of a name; by default the newest commit.
 
     Raises:
-        CheckpointError: for a name, where there is no GPU, or neither a copy in the cache nor a hub that
-            has it.
+        CheckpointError: For a name where there is no GPU, or where neither the cache nor the hub has it.
 
     >>> from mpt_score import networks
-    >>> require_here(networks.small_bert_folder())
+    >>> require_available(networks.small_bert_folder())
     """
     require_transformers()
     from huggingface_hub import model_info

@@ -78,8 +78,8 @@ def load_tokenizer(source: Source, *, revision: str | None = None) -> Tokenizer:
             raise CheckpointError(f"{source} is no vocabulary of BERT: no line is {min(missing)}.")
         return BertTokenizer(vocab={piece: n for n, piece in enumerate(pieces)}, do_lower_case=True)
     needed = "tokenizer*|vocab*|*.model"
-    with loading(source, revision, needed, fetched=TOKENIZER_FILES) as options:
-        return AutoTokenizer.from_pretrained(source, **options)
+    with loading(source, revision, needed, fetched=TOKENIZER_FILES) as folder:
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
 
 
 @checked
@@ -118,10 +118,8 @@ def load_network(source: Source, *, revision: str | None = None) -> Any:
 
     if source == ANTIBERTY:
         return antiberty.load_network(revision)
-    with loading(
-        source, revision, "config.json", "*.safetensors", fetched="config.json"
-    ) as options:
-        config = AutoConfig.from_pretrained(source, **options)
+    with loading(source, revision, "config.json", "*.safetensors", fetched="config.json") as folder:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     is_mae = config.model_type == "vit_mae"
     if not is_mae and type(config) not in MODEL_FOR_MASKED_LM_MAPPING:
         kind = f"a {config.model_type!r} model, which has no masked-LM head and is no ViT-MAE"
@@ -129,9 +127,15 @@ def load_network(source: Source, *, revision: str | None = None) -> Any:
     loader: Any = ViTMAEForPreTraining if is_mae else AutoModelForMaskedLM
     # A branch may move while its files are fetched: the weights are those of the configuration.
     commit = resolved_revision(source, revision)
-    with loading(source, commit, fetched=WEIGHT_FILES) as options:
-        options |= {"config": config, "dtype": torch.float32, "use_safetensors": True}
-        network, report = loader.from_pretrained(source, output_loading_info=True, **options)
+    with loading(source, commit, fetched=WEIGHT_FILES) as folder:
+        network, report = loader.from_pretrained(
+            folder,
+            config=config,
+            dtype=torch.float32,
+            use_safetensors=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+        )
     _require_whole(source, network, report["missing_keys"])
     if has_token_dropout(network):
         constant_scale(network)

@@ -14,6 +14,7 @@ import pytest
 import torch
 from families import FAMILIES
 from hub import local_hub
+from huggingface_hub import errors
 from safetensors.torch import load_file
 from transformers import BertForMaskedLM, BertModel, GPT2Config, GPT2LMHeadModel
 
@@ -234,6 +235,7 @@ class TestHub:
         with local_hub(NAME, COMMIT, folder) as (address, asked):
             point_to(address, monkeypatch)
             message = refused(lambda: networks.load_network(NAME, revision=COMMIT))
+        assert "the hub has no model.safetensors or model.safetensors.index.json or" in message
         assert "safetensors (pickles are refused)" in message
         assert not any("GET" in each and "pytorch_model.bin" in each for each in asked)
 
@@ -248,6 +250,30 @@ class TestHub:
             message = refused(lambda: networks.load_network(NAME, revision=COMMIT))
         assert "code of its own, which is refused" in message
         assert not (folder / "ran").exists() and not any("own.py" in each for each in asked)
+
+    def test_files_in_folders_stay_there(self, folder: Path, cache: Path, monkeypatch) -> None:
+        """An export for another program is often as large as the weights."""
+        (folder / "onnx").mkdir()
+        (folder / "onnx" / "config.json").write_text("{}")
+        with local_hub(NAME, COMMIT, folder) as (address, asked):
+            point_to(address, monkeypatch)
+            networks.load_tokenizer(NAME, revision=COMMIT)
+        assert any("/config.json" in each for each in asked)
+        assert not any("onnx" in each for each in asked)
+
+    @pytest.mark.skipif(
+        not hasattr(errors, "IncompleteSnapshotError"), reason="this hub's client keeps no list"
+    )
+    def test_a_tokenizer_that_was_fetched_in_part(self, saved, cache, monkeypatch) -> None:
+        """Without its configuration it would cut texts in another way, and nothing would tell."""
+        with local_hub(NAME, COMMIT, saved) as (address, _):
+            point_to(address, monkeypatch)
+            networks.load_tokenizer(NAME)
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+        assert networks.load_tokenizer(NAME).mask_token_id == 4
+        next(cache.rglob("tokenizer_config.json")).unlink()
+        message = refused(lambda: networks.load_tokenizer(NAME))
+        assert f"{NAME} (revision main) could not be loaded" in message
 
     def test_nobody_there(self, cache: Path, monkeypatch) -> None:
         with socket.socket() as closed:
@@ -304,21 +330,21 @@ class TestPages:
 
     def test_a_folder_on_any_device(self, folder: Path, monkeypatch) -> None:
         monkeypatch.setattr(hub, "gpu", lambda: None)
-        networks.require_here(folder)
-        networks.require_here(str(folder))
+        networks.require_available(folder)
+        networks.require_available(str(folder))
 
     def test_no_gpu_and_nothing_is_asked(self, deaf: DeafHub, monkeypatch) -> None:
         monkeypatch.setattr(hub, "gpu", lambda: None)
-        assert refused(lambda: networks.require_here(NAME)) == "no GPU"
+        assert refused(lambda: networks.require_available(NAME)) == "no GPU"
         assert deaf.num_calls == 0
 
     def test_no_network(self, deaf: DeafHub, monkeypatch) -> None:
         """Nobody answers; and the hub may not be asked."""
         monkeypatch.setattr(hub, "gpu", lambda: torch.device("cpu"))
-        assert refused(lambda: networks.require_here(NAME)) == "no network"
+        assert refused(lambda: networks.require_available(NAME)) == "no network"
         assert deaf.num_calls == 1
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-        assert refused(lambda: networks.require_here(NAME)) == "no network"
+        assert refused(lambda: networks.require_available(NAME)) == "no network"
         assert deaf.num_calls == 1
 
     def test_a_copy_in_the_cache(
@@ -329,17 +355,17 @@ class TestPages:
         shutil.copytree(saved, home / "snapshots" / COMMIT)
         (home / "refs").mkdir()
         (home / "refs" / "main").write_text(COMMIT)
-        networks.require_here(NAME)
+        networks.require_available(NAME)
         assert deaf.num_calls == 0
 
     def test_a_network_and_a_hub_that_has_it(self, saved: Path, cache: Path, monkeypatch) -> None:
         monkeypatch.setattr(hub, "gpu", lambda: torch.device("cpu"))
         with local_hub(NAME, COMMIT, saved) as (address, asked):
             point_to(address, monkeypatch)
-            networks.require_here(NAME)
-            networks.require_here(NAME, COMMIT)
+            networks.require_available(NAME)
+            networks.require_available(NAME, COMMIT)
             with pytest.raises(hub.CheckpointError, match="no network"):
-                networks.require_here(f"{NAME}-of-nobody")
+                networks.require_available(f"{NAME}-of-nobody")
         assert asked[:2] == [f"GET /api/models/{NAME}/revision/{each}" for each in ("main", COMMIT)]
 
 
@@ -363,12 +389,6 @@ class TestADeafHub:
             assert networks.load_tokenizer(NAME, revision=revision).mask_token_id == 4
         # Once for a network, twice for a tokenizer, which has a configuration.
         assert deaf.num_calls <= 6
-
-    def test_the_hub_can_be_asked_again(self, deaf: DeafHub) -> None:
-        from huggingface_hub import constants
-
-        refused(lambda: networks.load_network(NAME, revision=COMMIT))
-        assert not constants.HF_HUB_OFFLINE
 
     def test_data_are_asked_for_once_too(self, deaf: DeafHub, tmp_path: Path, monkeypatch) -> None:
         """Seven times ten seconds and more, as `datasets` asks."""
