@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from inspect import signature
 from typing import Any, final
 
@@ -20,6 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mpt_lml.checks import Count, check, checked, require_count
 from mpt_lml.models.base import ConditionalModel
+from mpt_score.batch_store import BatchStore, digest_of
 from mpt_score.networks.devices import require_one_device, to_device_of
 from mpt_score.networks.esm import has_token_dropout
 from mpt_score.networks.hub import require_transformers
@@ -109,6 +111,7 @@ class MaskedLM(ConditionalModel):
         if max_tokens is None:
             max_tokens = MAX_TOKENS_ON_CPU if self.device.type == "cpu" else MAX_TOKENS_ON_GPU
         self.max_tokens = max_tokens
+        self.store: BatchStore | None = None  # of a run that may be stopped
         self._was_out_of_memory = False
         self.special_token_ids = torch.tensor(sorted({mask_token_id, *special_token_ids}))
         self.num_features = num_features
@@ -259,7 +262,8 @@ class MaskedLM(ConditionalModel):
             number=self._to_device(torch.arange(len(places)).repeat_interleave(num_tokens)),
             first_tokens=functional.pad(num_tokens.cumsum(dim=0), (1, 0)).tolist(),
         )
-        parts = self._log_tokens_in_batches(questions)
+        asked = digest_of(ids, text, mask, wanted, types, same) if self.store else ""
+        parts = self._log_tokens_in_batches(questions, asked)
 
         def fetch() -> Tensor:
             values = torch.zeros(mask.shape, dtype=torch.float64)
@@ -292,8 +296,11 @@ class MaskedLM(ConditionalModel):
                 settings.enter_context(sdpa_kernel(others))
             yield
 
-    def _log_tokens_in_batches(self, questions: "_Questions") -> list[Tensor]:
-        """As many rows at a time as there is memory for; equally many, but the last."""
+    def _log_tokens_in_batches(self, questions: "_Questions", asked: str) -> list[Tensor]:
+        """As many rows at a time as there is memory for; equally many, but the last.
+
+        What :attr:`store` has about the questions of the digest ``asked`` is not computed again.
+        """
         num_rows, length = questions.mask.shape
         parts = []
         start = 0
@@ -302,7 +309,13 @@ class MaskedLM(ConditionalModel):
                 stop = min(num_rows, start + self._rows_at_once(questions))
                 try:
                     if questions.first_places[start] < questions.first_places[stop]:
-                        parts += self._log_tokens_of_rows(questions, slice(start, stop))
+                        compute = partial(self._log_tokens_of_rows, questions, slice(start, stop))
+                        if self.store is None:
+                            parts.append(compute())
+                        else:
+                            batch = f"{asked} {start}:{stop}"
+                            answer = self.store.answer(batch, stop - start, compute)
+                            parts.append(answer.to(self.device))
                     start = stop
                 except torch.OutOfMemoryError as error:
                     self._halve_max_tokens(stop - start, length, error)
@@ -343,8 +356,8 @@ class MaskedLM(ConditionalModel):
             self.max_tokens,
         )
 
-    def _log_tokens_of_rows(self, questions: "_Questions", rows: slice) -> list[Tensor]:
-        """log q of the tokens that are wanted of some rows, part by part, on the network's device."""
+    def _log_tokens_of_rows(self, questions: "_Questions", rows: slice) -> Tensor:
+        """log q of the tokens that are wanted of some rows, on the network's device."""
         text = questions.text[rows]
         ids = questions.ids.index_select(0, text)
         corrupted = ids.masked_fill(questions.mask[rows], self.mask_token_id)
@@ -366,7 +379,7 @@ class MaskedLM(ConditionalModel):
             number = questions.number[tokens] - first
             parts.append(logits.log_softmax(dim=1)[number, questions.tokens[tokens]])
             first = last
-        return parts
+        return torch.cat(parts)
 
     @torch.no_grad()
     def _log_values(self, x: Tensor, mask: Tensor) -> Float[Tensor, "B D V"]:

@@ -30,6 +30,7 @@ from transformers import (
 import mpt_score
 from mpt_lml import curves, estimators, masks
 from mpt_score import MaskedLM, networks, tokens
+from mpt_score.batch_store import BatchStore
 from mpt_score.networks import masked_lm
 from mpt_score.networks.masked_lm import masked_logits
 
@@ -570,3 +571,23 @@ def test_a_masked_lm_has_one_coordinate_unless_more_are_named() -> None:
     tokenizer.add_special_tokens({"mask_token": "[MASK]", "pad_token": "[PAD]"})
     network = networks.small_masked_lm(len(tokenizer), width=32, num_layers=1, seed=0)
     assert masked_lm.MaskedLM.of(network, tokenizer).num_features == 1
+
+
+def test_batches_that_were_kept_are_not_computed_again(tmp_path: Path) -> None:
+    model = MaskedLM(tiny().float(), MASK, max_tokens=8)
+    ids = torch.tensor([[2, 5, 6, 7], [2, 6, 7, 8], [2, 7, 8, 9]])
+    mask = torch.tensor([[False, True, False, True]]).repeat(3, 1)
+    wanted = model.log_tokens(ids, mask)
+    batches: list[int] = []  # rows of each batch that was computed
+    model.store = BatchStore(tmp_path / "passes", batches.append)
+    assert torch.equal(model.log_tokens(ids, mask), wanted)
+    assert batches == [2, 1]
+    model.store.save()
+    model.store = BatchStore(tmp_path / "passes", batches.append)
+    model.network.requires_grad_(False)
+    for parameter in model.network.parameters():
+        parameter.zero_()  # whoever asked it would get other numbers
+    assert torch.equal(model.log_tokens(ids, mask), wanted)
+    assert batches == [2, 1]
+    assert not torch.equal(model.log_tokens(ids, mask.roll(1, dims=1)), wanted)
+    assert batches == [2, 1, 2, 1]
