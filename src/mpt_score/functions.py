@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from mpt_lml.models.trial import require_normalized, validate_conditionals
+from mpt_score.batch_store import BatchStore, digest_of
 from mpt_score.networks.kinds import require_ids
 
 _log = logging.getLogger(__name__)
@@ -31,6 +33,7 @@ class TokenFunction:
         self.function = function
         self.mask_token = mask_token
         self.vocab_size: int | None = None  # not known before the first answer
+        self.store: BatchStore | None = None  # of a run that may be stopped
 
     def log_tokens(self, ids: Tensor, mask: Tensor, **_: Any) -> Tensor:
         """log q of the masked tokens, nats, (B, L); 0 where not masked."""
@@ -38,6 +41,8 @@ class TokenFunction:
 
     def log_tokens_of(self, tokens: Tensor, row: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
         """log q of several texts' tokens at the masked places of rows that show the same of them.
+
+        What :attr:`store` has about these rows is not asked again.
 
         Args:
             tokens: of each text, (Q, L).
@@ -48,6 +53,12 @@ class TokenFunction:
         Returns:
             Nats, (Q, L); 0 where not masked.
         """
+        compute = partial(self._ask_tokens, tokens, row, ids, mask)
+        if self.store is None:
+            return compute()
+        return self.store.answer(digest_of(tokens, row, ids, mask), len(ids), compute)
+
+    def _ask_tokens(self, tokens: Tensor, row: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
         values = self._answer(ids, mask)
         self._require_normalized(values, mask)
         masked = mask[row]

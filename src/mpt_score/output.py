@@ -2,7 +2,8 @@
 
 ``FILE`` has the rows, as they come. ``FILE.state`` says of which run they are and how far it has come;
 it is replaced, whole, each time that the rows of a part are in the file. So whatever ``FILE`` has behind
-the size in its state was written by a run that was stopped, and is cut off.
+the size in its state was written by a run that was stopped, and is cut off. ``FILE.passes`` has what the
+network answered about the part that is being scored (:class:`~mpt_score.batch_store.BatchStore`).
 """
 
 import csv
@@ -52,6 +53,7 @@ class RowFile:
         self._digest = hashlib.sha256()  # of the rows
         self._state_path = path.with_name(f"{path.name}.state")
         self._new_state_path = path.with_name(f"{path.name}.state.new")
+        self.passes_path = path.with_name(f"{path.name}.passes")
         with self._named():
             path.parent.mkdir(parents=True, exist_ok=True)
             # Without a buffer nothing is left to be written later.
@@ -67,12 +69,17 @@ class RowFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Let go of the file. Without a row there is nothing to keep."""
+        """Let go of the file. Without a row or a pass there is nothing to keep."""
         self._new_state_path.unlink(missing_ok=True)
-        if self.state.num_rows == 0:
+        if self.state.num_rows == 0 and not self.has_passes:
             self.path.unlink(missing_ok=True)
             self._state_path.unlink(missing_ok=True)
         self._stream.close()
+
+    @property
+    def has_passes(self) -> bool:
+        """Whether a run that was stopped within a part has left answers of the network."""
+        return self.passes_path.exists() and self._state_path.exists()
 
     def _lock(self) -> None:
         if sys.platform == "win32":
@@ -89,7 +96,8 @@ class RowFile:
 
     def _read_state(self) -> None:
         size = self.path.stat().st_size
-        if size == 0:
+        if size == 0 and not self.has_passes:
+            self.passes_path.unlink(missing_ok=True)
             return  # nothing is lost
         if not self._state_path.exists():
             raise ValueError(
@@ -101,9 +109,17 @@ class RowFile:
             for name, default in vars(State({})).items():
                 if type(getattr(state, name)) is not type(default):
                     raise TypeError(name)
-            self.state = state
         except (ValueError, TypeError) as error:
             raise ValueError(f"{self._state_path} is damaged. {self._remedy}") from error
+        if size == 0 and state.num_rows:
+            self.passes_path.unlink(missing_ok=True)  # of a part behind rows that were removed
+            return
+        self.state = state
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether it can be known later that a model is the one of this run."""
+        return "identity" not in self.state.run
 
     @property
     def _remedy(self) -> str:
@@ -112,7 +128,7 @@ class RowFile:
     def begin(self, run: Mapping[str, Any]) -> None:
         """Make ready for rows of a run: for its first ones, or for those behind the ones it has."""
         wanted = json.loads(json.dumps(run, default=str))
-        if self.state.num_rows:
+        if self.state.num_rows or self.has_passes:
             self._require_same(wanted)
             self._require_unchanged()
         else:

@@ -7,7 +7,7 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import islice
@@ -22,9 +22,12 @@ from tqdm.auto import tqdm
 import mpt_score
 from mpt_lml import files
 from mpt_score import lines, summaries
+from mpt_score.batch_store import BatchStore
 from mpt_score.command_line import write_output
 from mpt_score.errors import TextError, is_out_of_memory
+from mpt_score.functions import TokenFunction
 from mpt_score.lines import Fault, Line, copied_columns
+from mpt_score.networks.masked_lm import MaskedLM
 from mpt_score.output import RowFile, State
 from mpt_score.quantities.sentence_scores import estimate_cost, plan_of
 from mpt_score.scorer import Scorer
@@ -143,6 +146,7 @@ class _Run:
 
     def __post_init__(self) -> None:
         self.model = self.scorer.name
+        self.store: BatchStore | None = None
         self.summary = summaries.Summary(self.options)
         self.digest = hashlib.sha256()  # of the lines that were read
 
@@ -232,7 +236,7 @@ class _Run:
         parts = self._parts(remaining)
         # Not among rows that a terminal shows; disable=None: a bar on a terminal only.
         is_hidden = True if self.options.out is None and sys.stdout.isatty() else None
-        with tqdm(unit=" lines", disable=is_hidden, leave=False) as bar:
+        with tqdm(unit=" passes", disable=is_hidden, leave=False) as bar, self._kept_passes(bar):
             while together := list(islice(parts, self.num_processes)):
                 for part, found in zip(together, self._found(together), strict=True):
                     if isinstance(found, ValueError) and self.rank > 0:
@@ -245,7 +249,23 @@ class _Run:
                         raise  # whoever read the rows has had enough
                     except (ValueError, OSError) as error:
                         raise type(error)(f"{error} {self._left}".strip()) from error
-                    bar.update(len(part))
+
+    @contextmanager
+    def _kept_passes(self, bar: tqdm) -> Iterator[None]:
+        """Count what goes through the network, and keep its answers where a run can go on."""
+        path = None
+        if self.rows is not None and self.rows.can_go_on and self.num_processes == 1:
+            path = self.rows.passes_path
+        self.store = BatchStore(path, bar.update)
+        model = self.scorer.model
+        if not isinstance(model, MaskedLM | TokenFunction):
+            yield
+            return
+        model.store = self.store
+        try:
+            yield
+        finally:
+            model.store = None
 
     def _found(self, parts: Sequence[Part]) -> list[tuple[list[Row], list[Fault]] | ValueError]:
         """The rows and faults of some parts, each scored by one process, or why there are none."""
@@ -338,6 +358,8 @@ class _Run:
                 lines_digest=self.digest.hexdigest(),
                 num_faults=len(faults),
             )
+            if self.store is not None:
+                self.store.forget()
         self._add(rows)
         self.num_faults += len(faults)
 
@@ -353,7 +375,9 @@ class _Run:
     def _left(self) -> str:
         """What there is of a run that was stopped; "" where nothing."""
         if self.num_rows == 0:
-            return ""
+            if self.rows is None or not self.rows.has_passes:
+                return ""
+            return f"passes are in {self.rows.passes_path}, the same command goes on from there."
         if self.rows is None:
             return f"{self.num_rows} rows were written."
         return f"{self.num_rows} rows are in {self.rows.path}, the same command goes on from there."

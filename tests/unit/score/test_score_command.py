@@ -533,6 +533,131 @@ def test_a_stopped_run_goes_on(folder, texts, tmp_path, capsys, few_lines, suffi
         assert len(scored) == 1
 
 
+@contextmanager
+def passes_in_a_minute(number: int, *, in_all: float = math.inf) -> Iterator[list[int]]:
+    """A clock by which so many batches take more than a minute, and a stop after some batches.
+
+    Yields the rows that have gone through the network, batch by batch.
+    """
+    batches: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        made = score_file.BatchStore
+
+        def with_clock(path: Path | None, count: Any) -> Any:
+            def counted(num_rows: int) -> None:
+                if len(batches) >= in_all:
+                    raise KeyboardInterrupt
+                batches.append(num_rows)
+                count(num_rows)
+
+            return made(path, counted, clock=lambda: 61.0 * (len(batches) // number))
+
+        patch.setattr(score_file, "BatchStore", with_clock)
+        yield batches
+
+
+def function_of_a_known_identity(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (folder / "known_function.py").write_text(
+        "import torch\n"
+        "identity = 'of this test'\n"
+        "def f(ids, mask):\n"
+        "    places = torch.arange(20.0) * (1 + ids.masked_fill(mask, 4).sum(1)[:, None, None])\n"
+        "    return places.cos().expand(*ids.shape, 20).log_softmax(-1)\n"
+    )
+    return "known_function:f"
+
+
+@pytest.mark.parametrize("kind", ["network", "function"])
+def test_a_part_that_takes_long_keeps_its_passes(
+    folder, texts, tmp_path, capsys, monkeypatch, kind
+) -> None:
+    """A run of one part is stopped before a row is there."""
+    out, whole = tmp_path / "rows.csv", tmp_path / "whole.csv"
+    command = (folder, "sentences", texts, "--max-tokens", 32)
+    if kind == "function":
+        name = function_of_a_known_identity(tmp_path, monkeypatch)
+        command = (name, *command[1:], "--tokenizer", folder)
+    with passes_in_a_minute(2) as in_all:
+        assert call(*command, "--out", whole) == 0
+    with passes_in_a_minute(2, in_all=5) as before:
+        assert call(*command, "--out", out) == 130
+    kept = out.with_name("rows.csv.passes")
+    assert f"passes are in {kept}, the same command goes on from" in capsys.readouterr().err
+    assert out.read_bytes() == b"" and len(before) == 5
+
+    content = kept.read_bytes()
+    assert call(*command, "--seed", 1, "--out", out) == 2
+    assert "has rows of another run: seed is 0 there, 1 here" in capsys.readouterr().err
+    for length in (len(content), len(content) - 1):  # the last answer was not written to its end
+        kept.write_bytes(content[:length])
+        copies = {each: each.read_bytes() for each in (out, state_of(out))}
+        with passes_in_a_minute(2) as after:
+            assert call(*command, "--out", out) == 0
+        num_kept = 4 if length == len(content) else 3
+        assert after == in_all[num_kept:] and len(after) > 2
+        assert out.read_bytes() == whole.read_bytes()
+        assert state_of(out).read_bytes() == state_of(whole).read_bytes()
+        assert not kept.exists()
+        for path, bytes_before in copies.items():
+            path.write_bytes(bytes_before)
+
+
+def test_passes_of_a_later_part(folder, texts, tmp_path, few_lines) -> None:
+    out, whole = tmp_path / "rows.csv", tmp_path / "whole.csv"
+    command = (folder, "sentences", texts, "--max-tokens", 32, "--out")
+    with passes_in_a_minute(1) as in_all:
+        assert call(*command, whole) == 0
+    with passes_in_a_minute(1, in_all=len(in_all) - 1):
+        assert call(*command, out) == 130
+    assert whole.read_bytes().startswith(out.read_bytes()) and out.read_bytes()
+    with passes_in_a_minute(1) as after:
+        assert call(*command, out) == 0
+    assert after == in_all[-1:]
+    assert out.read_bytes() == whole.read_bytes()
+
+
+def test_rows_that_were_removed_take_their_passes_along(
+    folder, texts, tmp_path, capsys, few_lines
+) -> None:
+    out, whole = tmp_path / "rows.csv", tmp_path / "whole.csv"
+    command = (folder, "sentences", texts, "--max-tokens", 32, "--out")
+    with passes_in_a_minute(1) as in_all:
+        assert call(*command, whole) == 0
+    for files in ([out], [out, state_of(out)]):
+        with passes_in_a_minute(1, in_all=len(in_all) - 1):
+            assert call(*command, out) == 130
+        for path in files:
+            path.unlink()
+        with passes_in_a_minute(1) as after:
+            assert call(*command, out) == 0
+        assert after == in_all
+        assert out.read_bytes() == whole.read_bytes()
+        for path in tmp_path.glob("rows.csv*"):
+            path.unlink()
+
+
+def test_without_an_identity_nothing_is_kept(folder, texts, tmp_path, monkeypatch) -> None:
+    name = function_of_a_known_identity(tmp_path, monkeypatch)
+    module = tmp_path / "known_function.py"
+    (tmp_path / "unknown_function.py").write_text(module.read_text().replace("identity", "_"))
+    out = tmp_path / "rows.csv"
+    command = (name.replace("known", "unknown"), "sentences", texts, "--tokenizer", folder)
+    with passes_in_a_minute(1, in_all=2):
+        assert call(*command, "--out", out) == 130
+    assert list(tmp_path.glob("rows.csv*")) == []
+
+
+def test_the_bar_counts_passes(folder, texts, tmp_path, monkeypatch) -> None:
+    moves: list[int] = []
+    monkeypatch.setattr(score_file.tqdm, "update", lambda _, number: moves.append(number))
+    out = tmp_path / "rows.jsonl"
+    assert call(folder, "sentences", texts, "--max-tokens", 32, "--out", out) == 0
+    assert len(moves) > 5
+    assert sum(moves) == sum(row["num_passes"] for row in rows(out.read_text()))
+
+
 def test_a_kill_at_any_moment_leaves_what_goes_on(command, few_lines, monkeypatch) -> None:
     """Killed before or after each write to the disk, of rows and of the state."""
     out = command[-1]
