@@ -20,10 +20,6 @@ from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
-from lm_eval.__main__ import cli_evaluate
-from lm_eval.api.instance import Instance
-from lm_eval.api.model import LM
-from lm_eval.api.registry import register_model
 from torch import Tensor
 
 import mpt_score
@@ -32,6 +28,16 @@ from mpt_score.quantities.answer_scores import num_shared
 from mpt_score.quantities.sentence_scores import NATS_TO_BITS
 from mpt_score.rows.parts import num_leading
 from mpt_score.scorer import Scorer
+
+try:
+    from lm_eval.__main__ import cli_evaluate
+    from lm_eval.api.instance import Instance
+    from lm_eval.api.model import LM
+    from lm_eval.api.registry import register_model
+except ImportError as error:
+    raise ImportError(
+        "this needs lm-evaluation-harness, which is not installed: pip install 'mpt-lml[eval]'."
+    ) from error
 
 _log = logging.getLogger(__name__)
 

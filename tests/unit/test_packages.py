@@ -48,6 +48,33 @@ def test_ppca_needs_no_transformers() -> None:
     )
 
 
+def test_scores_need_no_datasets_and_data_name_their_extra() -> None:
+    program = """
+import sys
+sys.modules["datasets"] = None  # importing it raises ImportError
+import mpt_score
+from mpt_lml import data
+print(mpt_score.pairs("small-bert", ["She was."], ["She were."]).num_passes.tolist())
+try:
+    data.images("mnist")
+except data.DataNotFoundError as error:
+    print(error)
+"""
+    found = python(program)
+    assert found.returncode == 0, found.stderr[-2000:]
+    assert found.stdout.startswith("[1]\n") and "pip install 'mpt-lml[datasets]'" in found.stdout
+
+
+def test_the_bridge_to_the_harness_names_its_extra() -> None:
+    program = "import sys; sys.modules['lm_eval'] = None; import mpt_score.lm_eval"
+    found = python(program)
+    assert found.returncode == 1
+    assert found.stderr.splitlines()[-1] == (
+        "ImportError: this needs lm-evaluation-harness, which is not installed: "
+        "pip install 'mpt-lml[eval]'."
+    )
+
+
 def test_figures_are_brought_when_used() -> None:
     program = "import sys, mpt_lml; heavy = {'matplotlib', 'transformers', 'sklearn'}"
     program += "; print(sorted(heavy & set(sys.modules)))"

@@ -71,7 +71,7 @@ def not_found(name: str, files: str, hub: str, default: str) -> DataNotFoundErro
     """Error that says how to get ``name``; ``hub`` is its name on the hub, or a sentence instead."""
     if "/" in hub and " " not in hub:
         hub = (
-            f"with a network: pip install 'mpt-lml[score]', which loads {hub} from the hub "
+            f"with a network: pip install 'mpt-lml[datasets]', which loads {hub} from the hub "
             "(and unset HF_HUB_OFFLINE)"
         )
     return DataNotFoundError(

@@ -80,7 +80,7 @@ def test_data_that_are_nowhere_name_the_three_ways(monkeypatch: pytest.MonkeyPat
         data.images("fashion_mnist")
     message = str(caught.value)
     assert "MPT_LML_DATA" in message
-    assert "mpt-lml[score]" in message
+    assert "mpt-lml[datasets]" in message
     assert "images('digits')" in message
 
 
@@ -195,7 +195,7 @@ def test_color_sets_that_are_nowhere(monkeypatch: pytest.MonkeyPatch, name: str)
         data.images(name)
     message = str(caught.value)
     assert all(
-        way in message for way in (image_sets._SETS[name]["file"], "mpt-lml[score]", "'digits'")
+        way in message for way in (image_sets._SETS[name]["file"], "mpt-lml[datasets]", "'digits'")
     )
 
 
