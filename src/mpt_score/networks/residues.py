@@ -16,7 +16,13 @@ RESIDUES = "ACDEFGHIKLMNPQRSTVWY"
 VOCABULARY = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *RESIDUES)
 """AntiBERTy's 25 tokens, by id."""
 FURTHER_LETTERS = "BOUXZ"
-"""What ESM knows beside the twenty: codes for D or N, E or Q, and any, and two rare residues."""
+"""The letters that ESM knows beside the twenty: three ambiguous codes, and two rare residues."""
+_AMBIGUOUS = {
+    "B": "which stands for D or N",
+    "J": "which stands for I or L",
+    "X": "which stands for any residue",
+    "Z": "which stands for E or Q",
+}
 _GAPS = "-.~"
 _END = "*"
 _MOST_TOKENS = 64
@@ -68,41 +74,46 @@ def require_chains(texts: list[str]) -> None:
     >>> require_chains(["EVQ-L"])
     Traceback (most recent call last):
     ...
-    mpt_score.errors.TextError: chain 0: residue 4 is '-', a gap of an alignment. Take the gaps out.
+    mpt_score.errors.TextError: chain 0 has '-' as residue 4, a gap of an alignment. Take the gaps out.
     """
     for number, text in enumerate(texts):
         fault = _fault(text)
         if fault is not None:
-            raise TextError(f"chain {number}: {fault}", number, fault)
+            raise TextError.of("chain", number, fault)
 
 
 def require_residues(tokenizer: Any, texts: Sequence[str]) -> None:
-    """Refuse marks that are no residues in texts for a tokenizer of residues, such as ESM's.
+    """Refuse what is no residue in texts for a tokenizer of residues, such as ESM's.
 
-    ESM has tokens for the gaps of an alignment, which have a probability and are no part of a protein.
-    It also knows the letters B, O, U, X and Z, two rare residues and codes for ambiguous ones: these
-    stay allowed. A tokenizer of words is let through with whatever texts.
+    ESM has tokens for the gaps of an alignment, which have a probability and are no part of a protein;
+    and for the letters B, X and Z, which leave open which residue there is. It also knows two rare
+    residues, O and U: these stay allowed where the tokenizer has a token for them. A tokenizer of words
+    is let through with whatever texts.
 
     Args:
-        tokenizer: of ``transformers``.
-        texts: the proteins.
+        tokenizer: A tokenizer of ``transformers``.
+        texts: The proteins.
 
     Raises:
-        TextError: for the first with ``-``, ``.``, ``~`` or ``*``, with what to do.
+        TextError: For the first text that has such a letter, ``-``, ``.``, ``~`` or ``*``, or that is
+            the name line of a FASTA file, with what to do.
 
     >>> require_residues(ResidueTokenizer(), ["MKTAYIAKQR"])
     >>> require_residues(ResidueTokenizer(), ["MKTA-IAKQR"])
     Traceback (most recent call last):
     ...
-    mpt_score.errors.TextError: chain 0: residue 5 is '-', a gap of an alignment. Take the gaps out.
+    mpt_score.errors.TextError: chain 0 has '-' as residue 5, a gap of an alignment. Take the gaps out.
     """
     if not reads_residues(tokenizer):
         return
+    refused = {*_GAPS, _END, *_AMBIGUOUS, *(set(FURTHER_LETTERS) - set(tokenizer.get_vocab()))}
     for number, text in enumerate(texts):
+        fault = _name_line(text)
         for place, letter in enumerate("".join(text.split()), start=1):
-            if letter in _GAPS + _END:
-                fault = f"residue {place} is {letter!r}, {_reason(letter)}"
-                raise TextError(f"chain {number}: {fault}", number, fault)
+            if fault is None and letter in refused:
+                fault = f"has {letter!r} as residue {place}, {_reason(letter)}"
+        if fault is not None:
+            raise TextError.of("chain", number, fault)
 
 
 def reads_residues(tokenizer: Any) -> bool:
@@ -123,18 +134,25 @@ def reads_residues(tokenizer: Any) -> bool:
 
 def _fault(text: str) -> str | None:
     """What keeps a text from being one chain of residues, and what to do; None for a chain."""
-    if text.lstrip().startswith(">"):
-        return "it begins with '>', the name line of a FASTA file. Give the sequence alone."
+    if _name_line(text):
+        return _name_line(text)
     pieces = text.split()
     if len(pieces) > 1 and any(len(piece) > 1 for piece in pieces):
         return (
-            f"spaces cut it into {len(pieces)} pieces. Two chains are two texts: score each alone. "
+            f"is cut by spaces into {len(pieces)} pieces. Two chains are two texts: score each alone. "
             "One chain is written EVQL or E V Q L."
         )
     for place, letter in enumerate("".join(pieces), start=1):
         if letter not in RESIDUES:
-            return f"residue {place} is {letter!r}, {_reason(letter)}"
+            return f"has {letter!r} as residue {place}, {_reason(letter)}"
     return None
+
+
+def _name_line(text: str) -> str | None:
+    """What is wrong with the line above a sequence of a FASTA file; None for other texts."""
+    if not text.lstrip().startswith(">"):
+        return None
+    return "begins with '>', as the name line of a FASTA file does. Give the sequence alone."
 
 
 def _reason(letter: str) -> str:
@@ -146,7 +164,7 @@ def _reason(letter: str) -> str:
         return "which separates chains. Two chains are two texts: score each alone."
     if letter == _END:
         return "the end of a translation. Take it out."
-    return (
-        f"none of the twenty residues that the network knows, {RESIDUES}. Give the one that stands "
-        "there, or leave the chain out."
-    )
+    remedy = "Give the one that stands there, or leave the chain out."
+    if letter in _AMBIGUOUS:
+        return f"{_AMBIGUOUS[letter]}. {remedy}"
+    return f"none of the twenty residues that the network knows, {RESIDUES}. {remedy}"

@@ -218,24 +218,31 @@ def test_one_residue_is_one_token_with_spaces_or_without() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("EVqL", "residue 3 is 'q', in lower case. Write residues in capitals"),
-        ("EV-QL", "residue 3 is '-', a gap of an alignment. Take the gaps out"),
-        ("EV.QL", "residue 3 is '.', a gap of an alignment. Take the gaps out"),
-        ("EVQL,DIQM", "residue 5 is ',', which separates chains. Two chains are two texts"),
-        ("EVQL/DIQM", "residue 5 is '/', which separates chains. Two chains are two texts"),
-        ("EVQL DIQM", "spaces cut it into 2 pieces. Two chains are two texts: score each alone"),
-        (">trastuzumab", "the name line of a FASTA file. Give the sequence alone"),
-        ("EVQL*", "residue 5 is '\\*', the end of a translation. Take it out"),
+        ("EVqL", "has 'q' as residue 3, in lower case. Write residues in capitals"),
+        ("EV-QL", "has '-' as residue 3, a gap of an alignment. Take the gaps out"),
+        ("EV.QL", "has '.' as residue 3, a gap of an alignment. Take the gaps out"),
+        ("EVQL,DIQM", "has ',' as residue 5, which separates chains. Two chains are two texts"),
+        ("EVQL/DIQM", "has '/' as residue 5, which separates chains. Two chains are two texts"),
+        ("EVQL DIQM", "is cut by spaces into 2 pieces. Two chains are two texts: score each alone"),
+        (">trastuzumab", "as the name line of a FASTA file does. Give the sequence alone"),
+        ("EVQL*", "has '\\*' as residue 5, the end of a translation. Take it out"),
         *(
-            (f"EV{letter}L", f"residue 3 is '{letter}', none of the twenty residues .* or leave")
-            for letter in "BJOUXZ1_é"
+            (
+                f"EV{letter}L",
+                f"has '{letter}' as residue 3, none of the twenty residues .* or leave",
+            )
+            for letter in "OU1_é"
         ),
-        ("EV[MASK]L", "residue 3 is '\\[', none of the twenty residues"),
+        *(
+            (f"EV{letter}L", f"has '{letter}' as residue 3, which stands for .* or leave")
+            for letter in "BJXZ"
+        ),
+        ("EV[MASK]L", "has '\\[' as residue 3, none of the twenty residues"),
     ],
 )
 def test_what_is_no_chain_is_refused_with_what_to_do(text: str, said: str, wheel) -> None:
     scorer = mpt_score.load("antiberty")
-    with pytest.raises(TextError, match=f"^chain 1: .*{said}") as error:
+    with pytest.raises(TextError, match=f"^chain 1 .*{said}") as error:
         scorer.encode(["EVQL", text])
     assert error.value.number == 1
     with pytest.raises(TextError, match=said):
@@ -257,7 +264,7 @@ def test_the_command_takes_the_name_and_names_a_bad_line(wheel, tmp_path, capsys
     arguments = ["sentences", str(path), "--model", "antiberty"]
     assert main(arguments) == 2
     said = capsys.readouterr().err
-    assert f"{path}, line 3: " in said and "residue 4 is '-'" in said and "--skip" in said
+    assert f"{path}, line 3: " in said and "has '-' as residue 4" in said and "--skip" in said
     assert main([*arguments, "--skip"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     expected = mpt_score.sentences("antiberty", ["EVQLVE", "DIQM"])
