@@ -98,6 +98,8 @@ def read(options: Namespace) -> Iterator[Line | Fault]:
     with _opened(options.file) as stream:
         entries = _rows_of_table(stream, options) if is_csv else _lines_of(stream)
         for number, content in entries:
+            if is_empty and NUM_COLUMNS.get(options.kind) == 1 and not options.column:
+                _require_no_fasta(options.file, str(content))
             is_empty = False
             try:
                 line = _parsed(number, content, options)
@@ -153,6 +155,17 @@ def _lines_of(stream: io.TextIOWrapper) -> Iterator[tuple[int, str]]:
             yield number, text.removesuffix("\n")
 
 
+def _require_no_fasta(path: str, first_line: str) -> None:
+    """Refuse a file of sequences with names, of which each line would be a text."""
+    if first_line.startswith(">"):
+        raise ValueError(
+            f"{path} begins with {first_line!r:.30}, as a FASTA file does, in which a name stands above "
+            'each sequence. Make each sequence a line: awk \'/^>/ {if (n++) print ""; next} '
+            f'{{printf "%s", $1}} END {{print ""}}\' {path} > chains.txt. A text that begins with \'>\' '
+            "can stand in a table (--column)."
+        )
+
+
 def _rows_of_table(
     stream: io.TextIOWrapper, options: Namespace
 ) -> Iterator[tuple[int, Mapping[str, str]]]:
@@ -166,7 +179,10 @@ def _rows_of_table(
         for name in (*options.column, *copied_columns(options)):
             if name not in header:
                 has = ", ".join(header)
-                raise ValueError(f"{options.file} has no column {name!r}; it has {has}.")
+                hint = ""
+                if ";" in has or "\t" in has:
+                    hint = " Its columns are to be separated by commas."
+                raise ValueError(f"{options.file} has no column {name!r}; it has {has}.{hint}")
             if header.count(name) > 1:
                 raise ValueError(
                     f"{options.file}, line 1: {header.count(name)} columns are called {name!r}. "

@@ -297,6 +297,45 @@ def test_columns_of_tables(folder, tmp_path, capsys) -> None:
 
 
 @pytest.mark.bad_input
+@pytest.mark.parametrize("delimiter", [";", "\t"])
+def test_a_table_with_another_delimiter_is_told_apart(folder, tmp_path, capsys, delimiter) -> None:
+    path = tmp_path / "items.csv"
+    path.write_text(f"item{delimiter}text\n1{delimiter}the cat sat\n")
+    assert call(folder, "sentences", path, "--column", "text") == 2
+    said = capsys.readouterr().err
+    assert "has no column 'text'" in said
+    assert said.endswith(" Its columns are to be separated by commas.\n")
+    path.write_text("item,sentence\n1,the cat sat\n")
+    assert call(folder, "sentences", path, "--column", "text") == 2
+    assert capsys.readouterr().err.endswith("it has item, sentence.\n")
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("kind", ["sentences", "curve"])
+def test_a_fasta_file_is_refused_with_a_command_that_makes_lines(
+    folder, tmp_path, capsys, kind
+) -> None:
+    path = tmp_path / "chains.fasta"
+    path.write_text(">P1 one\nMKTA\nYIA\n\n>P2\nGSHM\n")
+    assert call(folder, kind, path, "--skip") == 2
+    said = capsys.readouterr().err
+    assert f"{path} begins with '>P1 one', as a FASTA file does" in said
+    remedy = said.partition("Make each sequence a line: ")[2].partition(" > chains.txt")[0]
+    made = subprocess.run(remedy, shell=True, capture_output=True, text=True, check=True)
+    assert made.stdout == "MKTAYIA\nGSHM\n"
+
+
+def test_a_table_may_have_texts_that_begin_as_a_fasta_file(folder, tmp_path, capsys) -> None:
+    path = tmp_path / "texts.jsonl"
+    path.write_text('{"text": "> the cat"}\n')
+    assert call(folder, "sentences", path, "--column", "text") == 0
+    path = tmp_path / "pairs.tsv"
+    path.write_text("> the cat\t> the dog\n")
+    (line,) = lines.read(parse(["pairs", str(path), "--model", str(folder)]))
+    assert line.texts == ["> the cat", "> the dog"]
+
+
+@pytest.mark.bad_input
 @pytest.mark.parametrize(
     ("name", "content", "more", "sentence"),
     [
