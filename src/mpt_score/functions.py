@@ -9,7 +9,12 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from mpt_lml.models.trial import require_normalized, validate_conditionals
+from mpt_lml.models.trial import (
+    require_no_leakage,
+    require_normalized,
+    validate_conditionals,
+    with_hidden_replaced,
+)
 from mpt_score.batch_store import BatchStore, digest_of
 from mpt_score.networks.kinds import require_ids
 
@@ -33,6 +38,7 @@ class TokenFunction:
         self.function = function
         self.mask_token = mask_token
         self.vocab_size: int | None = None  # not known before the first answer
+        self._longest_tried = 0  # tokens of a row
         self.store: BatchStore | None = None  # of a run that may be stopped
 
     def log_tokens(self, ids: Tensor, mask: Tensor, **_: Any) -> Tensor:
@@ -72,21 +78,43 @@ class TokenFunction:
         return result.masked_scatter(masked, chosen.cpu().double())  # Apple's GPUs have no float64
 
     def try_once(self, ids: Tensor, mask: Tensor) -> None:
-        """Try the function, the first time that it is asked: eleven calls of one or two rows.
+        """Try the function: at first by eleven calls of one or two rows, later by two for a longer row.
+
+        So the longest text is tried, too. A function that is shown a mask token cannot see what is
+        hidden, and is not asked again.
 
         Args:
-            ids: rows of one length, of which the one that hides most is tried, (B, L).
-            mask: one each, (B, L).
+            ids: Rows of one length, of which the one that hides most is tried, (B, L).
+            mask: The mask of each row, (B, L).
 
         Raises:
-            ValueError: as of ``mpt_lml.models.trial.validate_conditionals``: for logits, for answers that
+            ValueError: As of ``mpt_lml.models.trial.validate_conditionals``: for logits, for answers that
                 depend on what is hidden (such a function knows what it scores), on the other rows, or
                 on what was asked before.
         """
-        if self.vocab_size is not None or not mask.any():
+        if not mask.any() or ids.shape[1] <= self._longest_tried:
             return
-        self.vocab_size = validate_conditionals("the function", self._log_values, ids, mask)
-        self._warn(ids, mask)
+        if self.vocab_size is None:
+            self.vocab_size = validate_conditionals("the function", self._log_values, ids, mask)
+            self._warn(ids, mask)
+        elif self.mask_token is None:
+            self._require_no_leakage(ids, mask)
+        self._longest_tried = ids.shape[1]
+
+    def _require_no_leakage(self, ids: Tensor, mask: Tensor) -> None:
+        """Check in one longer row that the answer does not depend on what is hidden."""
+        assert self.vocab_size is not None
+        most_hidden = int(mask.sum(dim=1).argmax())
+        row = ids[most_hidden][None]
+        row_mask = mask[most_hidden][None]
+        other_row = with_hidden_replaced(row, row_mask, self.vocab_size)
+        answers = [self._log_values(each, row_mask) for each in (row, other_row)]
+        require_no_leakage(
+            "the function",
+            answers,
+            f"It does so in rows of {ids.shape[1]} tokens, and not in those of {self._longest_tried}. "
+            "Where mask is True show it a mask token or anything constant.",
+        )
 
     def _warn(self, ids: Tensor, mask: Tensor) -> None:
         """Say what is likely not meant, of one row with one token hidden."""

@@ -8,6 +8,7 @@ import math
 import pytest
 import torch
 
+import mpt_score
 from mpt_score import networks
 from mpt_score.functions import TokenFunction, shifted_side
 
@@ -94,6 +95,35 @@ def test_it_is_tried_where_little_is_hidden_too() -> None:
     assert model.vocab_size is None  # nothing is hidden: it can be tried when something is
     model.try_once(IDS, MASK)
     assert model.vocab_size == 3
+
+
+@pytest.mark.bad_input
+def test_the_longest_text_is_tried_too() -> None:
+    """A function that reads what is hidden where more than twelve tokens are asked about."""
+
+    def peeks(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        seen = torch.nn.functional.one_hot(ids, 3) * (ids.shape[1] > 12)
+        return seen.float().log_softmax(dim=-1)
+
+    texts = [[0, 1, 2] * number for number in (2, 4, 5)]
+    assert mpt_score.sentences(peeks, texts[:2]).num_tokens.tolist() == [6, 12]
+    said = "it reads what it scores, .* in rows of 15 tokens, and not in those of 12"
+    with pytest.raises(ValueError, match=said):
+        mpt_score.sentences(peeks, texts)
+    rows_asked: list[tuple[int, int]] = []
+
+    def watched(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        rows_asked.append(tuple(ids.shape))
+        return even(ids, mask)
+
+    for mask_token, num_calls in ((None, 2), (0, 0)):
+        model = TokenFunction(watched, mask_token)
+        model.try_once(IDS, MASK)
+        rows_asked.clear()
+        model.try_once(IDS.repeat(1, 3), MASK.repeat(1, 3))
+        assert rows_asked == [(1, 12)] * num_calls
+        model.try_once(IDS.repeat(1, 2), MASK.repeat(1, 2))
+        assert len(rows_asked) == num_calls
 
 
 @pytest.mark.parametrize("is_cast", [True, False])
