@@ -43,14 +43,15 @@ def load(
         model: a folder made by ``save_pretrained``; a name on the hub; ``small-bert``, the book's own,
             which is good for trying; ``antiberty``, a BERT for antibodies (see
             ``networks.load_network``); a loaded network, or a pipeline of
-            ``transformers`` that holds one with its tokenizer; a
+            ``transformers`` that holds one with its tokenizer (of a network that ``torch.compile`` has
+            wrapped the one inside is taken); a
             :class:`~mpt_score.MaskedLM` or a :class:`Scorer`, taken as they are; a function (ids
             (B, L) int64, mask (B, L) bool, True = masked) → log-probabilities (B, L, V), nats; or
             ``"module:function"``, of a module in the current folder or an installed one, which names
             such a function, or one without arguments that returns it, alone or with its tokenizer.
             The function is shown the tokenizer's mask token where ``mask`` is True; without one it
             must not read ``ids`` there, which is tried at the start, with most tokens hidden and with
-            one. It gets copies, on the CPU.
+            one, and again in each longer row. It gets copies, on the CPU.
         tokenizer: of ``transformers``, or its folder or name; by default that of the folder or name.
         revision: of a name on the hub, its commit, tag or branch; by default the newest commit, which
             is said. Of a function's or loaded network's tokenizer, where that is a name.
@@ -81,6 +82,9 @@ def load(
     if _is_pipeline(model):
         tokenizer = model.tokenizer if tokenizer is None else tokenizer
         model = model.model
+    if isinstance(model, torch.nn.Module):
+        # torch.compile wraps a network; its graphs would be made anew for each shape of a batch.
+        model = getattr(model, "_orig_mod", model)
     if device != "auto":
         require_device(device)
     for name, value in (("model", model), ("tokenizer", tokenizer)):

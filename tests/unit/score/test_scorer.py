@@ -73,6 +73,18 @@ def test_a_pipeline_is_its_network_with_its_tokenizer() -> None:
 
 
 @pytest.mark.bad_input
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
+def test_of_a_compiled_network_the_one_inside_is_taken() -> None:
+    """Nothing is compiled: a graph would be made for each shape."""
+    texts = ["the cat sat", "a dog"]
+    plain = network()
+    compiled = torch.compile(plain)
+    found = mpt_score.load(compiled, tokenizer())
+    assert found.network is plain
+    wanted = mpt_score.sentences(plain, texts, tokenizer=tokenizer())
+    assert torch.equal(mpt_score.sentences(found, texts).log_score, wanted.log_score)
+
+
 def test_a_pipeline_of_another_kind_is_refused() -> None:
     classifier = BertForSequenceClassification(tiny().config)
     other = transformers.pipeline("text-classification", model=classifier, tokenizer=tokenizer())
