@@ -161,14 +161,16 @@ class TokenScores:
         )
 
     @checked
-    def contrast(self, weights: Any, unit: Unit = "bits") -> Contrast:
+    def contrast(self, weights: Any, unit: Unit = "bits", *, region: Any = None) -> Contrast:
         """A difference of conditions, or an interaction, in the surprisal of each item.
 
         Args:
             weights: one a token, or a word of :meth:`by_word`, in the order of :meth:`rows`, in a list
                 or a column: 1 and −1 where a region stands in two conditions; 1, −1, −1 and 1 for the
-                interaction of a 2 × 2 design; 0 outside the region.
+                interaction of a 2 × 2 design; 0 outside the region. With ``region``, one a text.
             unit: of the surprisals.
+            region: The word of each text that has the text's weight, one a text, for scores of words: its
+                number, from 0, or the word itself where it stands once in the text.
 
         Returns:
             Σ w · surprisal of each item with its error over orders, and means over items. nan for an
@@ -179,6 +181,7 @@ class TokenScores:
             ValueError: where items were not named, without orders, for another number of weights, and
                 for an item whose texts have other weights than those of most items: one is missing, or
                 there twice. Words of a region have one weight, or weights that add up to the text's.
+                For a region that its text does not have, or has twice.
 
         >>> coin = lambda ids, mask: torch.tensor([0.25, 0.75]).log().expand(ids.shape + (2,))
         >>> scores = surprisals(coin, [[1, 0], [1, 1]], items=["a", "a"])
@@ -189,11 +192,34 @@ class TokenScores:
             raise ValueError(
                 "a contrast takes items and orders: surprisals(..., items=[...]), one a text."
             )
+        if region is not None:
+            weights = self._weights_of_words(as_list(weights), as_list(region))
         items = [self.items[number] for number in self.text.tolist()]
         incomplete = {self.items[number] for number in self.skipped}
         is_complete = torch.tensor([item not in incomplete for item in items])
         terms = _factor(unit) * self.terms.where(is_complete[:, None], math.nan)
         return contrast_of(weights, terms, items, self.text, self.same_orders, self.degrees, unit)
+
+    def _weights_of_words(self, weights: list[Any], region: list[Any]) -> list[float]:
+        """The weight of each text at its region, and 0 at its other words."""
+        for name, values in (("weights", weights), ("region", region)):
+            if len(values) != len(self.strings):
+                raise ValueError(
+                    f"{name} must be one for each of {len(self.strings)} texts, got {len(values)}."
+                )
+        words_of_text: dict[int, dict[int, str]] = {}
+        for number, word, name in zip(
+            self.text.tolist(), self.word.tolist(), self.pieces, strict=True
+        ):
+            words_of_text.setdefault(number, {})[word] = name
+        word_of_text = {
+            number: _word_at(region[number], words, number)
+            for number, words in words_of_text.items()
+        }
+        return [
+            weights[number] if word == word_of_text[number] else 0.0
+            for number, word in zip(self.text.tolist(), self.word.tolist(), strict=True)
+        ]
 
     @checked
     def rows(self, unit: Unit = "bits") -> list[dict[str, Any]]:
@@ -226,6 +252,20 @@ class TokenScores:
         if self.items:
             columns["item"] = [self.items[number] for number in self.text.tolist()]
         return as_rows(columns)
+
+
+def _word_at(region: Any, words: dict[int, str], number: int) -> int:
+    """The number of the word that is a text's region; ``region`` is that number, or the word."""
+    places = [place for place, word in words.items() if region in (place, word)]
+    if len(places) == 1:
+        return places[0]
+    if places:
+        found = " and ".join(map(str, places))
+        raise ValueError(
+            f"text {number} has the word {region!r} at {found}, counted from 0. Give its number."
+        )
+    has = ", ".join(f"{place} {word!r}" for place, word in words.items())
+    raise ValueError(f"text {number} has no word {region!r}; its words are {has}.")
 
 
 def _factor(unit: Unit) -> float:

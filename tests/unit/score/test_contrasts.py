@@ -681,6 +681,58 @@ class TestDesigns:
             found.contrast([1, 0, -1, 0, 1, -1])
 
 
+class TestRegions:
+    """A word of each text has the text's weight."""
+
+    texts = ("the cat sat a dog", "a cat sat the dog", "the dog sat a cat", "a dog sat the cat")
+    weights = (1.0, -1.0, 1.0, -1.0)
+
+    def found(self, **settings: Any) -> Any:
+        texts = list(self.texts)
+        scorer = mpt_score.load(tiny(), tokenizer())
+        return mpt_score.surprisals(scorer, texts, items=["a", "a", "b", "b"], **settings).by_word()
+
+    def test_it_is_asked_for_by_its_number_or_its_word(self) -> None:
+        scores = self.found()
+        numbers = [1, 1, 4, 4]
+        by_hand = [
+            self.weights[number] * (word == numbers[number])
+            for number, word in zip(scores.text.tolist(), scores.word.tolist(), strict=True)
+        ]
+        wanted = scores.contrast(by_hand)
+        for region in (numbers, pd.Series(numbers), ["cat"] * 4, [1, "cat", 4, "cat"]):
+            contrast = scores.contrast(pd.Series(self.weights), region=region)
+            assert torch.equal(contrast.value, wanted.value)
+
+    def test_texts_that_were_skipped_are_counted(self) -> None:
+        texts = ["the cat sat", "a cat sat", "???", "the dog sat", "a dog sat"]
+        scores = mpt_score.surprisals(
+            tiny(), texts, tokenizer=tokenizer(), items=list("aacbb"), skip=True
+        ).by_word()
+        region = ["cat", "cat", "nowhere", "dog", "dog"]
+        contrast = scores.contrast([1, -1, 0, 1, -1], region=region)
+        wanted = scores.contrast([0, 1, 0, 0, -1, 0] * 2)
+        assert torch.equal(contrast.value, wanted.value)
+
+    @pytest.mark.bad_input
+    def test_what_is_no_region_is_named(self) -> None:
+        scores = self.found()
+        for region, message in (
+            (["cat"] * 3, "region must be one for each of 4 texts, got 3"),
+            (["cat", "he", 1, 1], "text 1 has no word 'he'; its words are 0 'a', 1 'cat', 2 'sat'"),
+            ([1, 1, 1, 5], "text 3 has no word 5; its words are 0 'a', .*, 4 'cat'"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                scores.contrast(self.weights, region=region)
+        with pytest.raises(ValueError, match="weights must be one for each of 4 texts, got 20"):
+            scores.contrast([1.0] * 20, region=["cat"] * 4)
+        texts = ["the cat sat the", "a cat sat a"]
+        scores = mpt_score.surprisals(tiny(), texts, tokenizer=tokenizer(), items=[0, 0]).by_word()
+        message = "text 0 has the word 'the' at 0 and 3, counted from 0. Give its number."
+        with pytest.raises(ValueError, match=message):
+            scores.contrast([1, -1], region=["the", "a"])
+
+
 @pytest.mark.bad_input
 def test_what_is_refused() -> None:
     found = mpt_score.sentences(SCORER, TEXTS, items=ITEMS)
