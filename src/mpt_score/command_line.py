@@ -15,7 +15,7 @@ from mpt_score.errors import is_out_of_memory
 
 
 class Parser(argparse.ArgumentParser):
-    """Says of a mistake one sentence, without the usage; an option with a value is given once."""
+    """A parser whose errors are one sentence without the usage, and whose options are given once."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -38,7 +38,7 @@ class _StoreOnce(argparse.Action):
 
 
 class TerminatedError(KeyboardInterrupt):
-    """SIGTERM: whoever sees to an interruption from the keyboard sees to it in the same way."""
+    """A SIGTERM, which is handled as the SIGINT of an interruption from the keyboard."""
 
 
 def answer(
@@ -53,22 +53,22 @@ def answer(
 
     Returns:
         The exit status: 0, 1 where a reader closed the pipe, 2 for a mistake in the call, 130 and 143
-        where SIGINT or SIGTERM stopped it. The message of a ``KeyboardInterrupt`` says what is left
-        behind.
+        where SIGINT or SIGTERM stopped it. The message of a ``KeyboardInterrupt`` says what has been
+        written.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A terminal that knows only ASCII shows "?" for "±" and "–". Standard error does so already.
         sys.stdout.reconfigure(errors="replace")
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        with _terminated_as_interrupted():
+        with _sigterm_as_sigint():
             act(arguments)
             write_output("")
     except BrokenPipeError:
         return 1  # whoever read the lines has had enough, as in `mpt-score ... | head`
     except Exception as error:
         if is_out_of_memory(error) or isinstance(error, ArithmeticError):
-            sentence = _what_is_exceeded(error, arguments)
+            sentence = _resource_message(error, arguments)
         elif isinstance(error, TypeError | ValueError | OSError | ImportError):
             sentence = str(error)
         else:
@@ -80,12 +80,12 @@ def answer(
         number = signal.SIGTERM if isinstance(stop, TerminatedError) else signal.SIGINT
         return 128 + number
     finally:
-        _let_go_of_output()
+        close_stdout()
     return 0
 
 
-def _what_is_exceeded(error: Exception, arguments: Sequence[str]) -> str:
-    """In one sentence, with the command line and what has been written before."""
+def _resource_message(error: Exception, arguments: Sequence[str]) -> str:
+    """The sentence for memory or a number that does not suffice, with what has been written before."""
     reason = (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
     asked = f"for {shlex.join(arguments)!r} ({reason})."
     if is_out_of_memory(error):
@@ -96,7 +96,7 @@ def _what_is_exceeded(error: Exception, arguments: Sequence[str]) -> str:
 
 
 @contextmanager
-def _terminated_as_interrupted() -> Iterator[None]:
+def _sigterm_as_sigint() -> Iterator[None]:
     def terminate(number: int, frame: FrameType | None) -> None:
         raise TerminatedError
 
@@ -121,7 +121,7 @@ def write_output(text: str) -> None:
         raise OSError(f"standard output cannot be written: {error.strerror}.") from error
 
 
-def _let_go_of_output() -> None:
+def close_stdout() -> None:
     """Close standard output where it cannot be written.
 
     Python would write what is left in its buffer once more when it ends, and complain.

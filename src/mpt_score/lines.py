@@ -1,4 +1,4 @@
-"""The lines of a file, or the rows of a table, one after the other, as texts to score."""
+"""The lines of a file, or the entries of a table, one after the other, as texts to score."""
 
 import csv
 import io
@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 MOST_LINES = 512
-"""Of a part: lines that are scored together, whose rows are written together."""
+"""The most lines of a part, which are scored together, and whose records are written together."""
 MOST_WORK = 2**21
-"""Of a part, in characters squared: whole orders of a text cost passes and tokens by its length."""
+"""The most work of a part, in characters squared: the passes and the tokens of a text grow with it."""
 TIMES_ON_GPU = 8
-"""So much more is a part on a GPU, which needs many texts of one length for its batches."""
+"""How much larger a part is on a GPU, which needs many texts of one length for its batches."""
 USUAL_CHARACTERS = 64
-"""In place of one of the two lengths, where a text's passes do not grow with it."""
+"""The length that stands for the number of passes, where a text's passes do not grow with it."""
 LONGEST_LINE = 10**6
-"""In characters. To take apart a longer one costs minutes and gigabytes."""
+"""The most characters of a line. To parse a longer one costs minutes and gigabytes."""
 CHARACTERS_OF_A_TOKEN = 4  # about, of one that came as a number
 TABLES = (".csv", ".jsonl", ".ndjson")
 NUM_COLUMNS = {"sentences": 1, "curve": 1, "pairs": 2}  # with texts, of a table
@@ -34,7 +34,7 @@ class Line(NamedTuple):
     number: int  # in the file, from 1
     texts: list[Any]  # one, the two of a pair, or the options of a prompt; strings or token ids
     prompt: Any = ""
-    copied: Mapping[str, Any] = {}  # cells of other columns, for the rows of the output
+    copied: Mapping[str, Any] = {}  # cells of other columns, for the records of the output
 
     @property
     def has_ids(self) -> bool:
@@ -60,7 +60,7 @@ class Fault(NamedTuple):
 
 
 def copied_columns(options: Namespace) -> tuple[str, ...]:
-    """The columns of the input that rows of the output have as well: the items, and those to keep."""
+    """The columns of the input that the output has as well: the items, and those to keep."""
     items = (options.items,) if options.items else ()
     return tuple(dict.fromkeys(items + options.keep))
 
@@ -91,12 +91,12 @@ def require_form(options: Namespace) -> None:
 
 
 def read(options: Namespace) -> Iterator[Line | Fault]:
-    """The lines that are not empty, and why some are none."""
+    """The lines that are not empty, with a fault in place of one that cannot be scored."""
     is_csv = bool(options.column) and Path(options.file).suffix.lower() == ".csv"
     is_empty = True
     first: Line | None = None
     with _opened(options.file) as stream:
-        entries = _rows_of_table(stream, options) if is_csv else _lines_of(stream)
+        entries = _lines_of_table(stream, options) if is_csv else _lines_of(stream)
         for number, content in entries:
             if is_empty and NUM_COLUMNS.get(options.kind) == 1 and not options.column:
                 _require_no_fasta(options.file, str(content))
@@ -117,7 +117,13 @@ def read(options: Namespace) -> Iterator[Line | Fault]:
 def parts(
     lines: Iterable[Line | Fault], *, whole_orders: bool, on_gpu: bool
 ) -> Iterator[list[Line | Fault]]:
-    """Lines that are scored together; of whole orders a text costs the square of its length."""
+    """Cut lines into parts that are scored together.
+
+    Args:
+        lines: The lines, with those that cannot be scored.
+        whole_orders: Whether a text costs the square of its length.
+        on_gpu: Whether the network is on a GPU.
+    """
     most_work = MOST_WORK * (TIMES_ON_GPU if on_gpu else 1)
     part: list[Line | Fault] = []
     work = 0
@@ -166,10 +172,10 @@ def _require_no_fasta(path: str, first_line: str) -> None:
         )
 
 
-def _rows_of_table(
+def _lines_of_table(
     stream: io.TextIOWrapper, options: Namespace
 ) -> Iterator[tuple[int, Mapping[str, str]]]:
-    """Each row by the names of its columns; what is missing or too much stands there with None."""
+    """The cells of each line of a table by column; what is missing or too much stands there with None."""
     csv.field_size_limit(2**31 - 1)
     # Not strict, an open quote would take in all that follows as one cell.
     reader = csv.reader(stream, strict=True)
@@ -201,7 +207,11 @@ def _rows_of_table(
 
 
 def _parsed(number: int, content: str | Mapping[str, str], options: Namespace) -> Line:
-    """A line, or a row of a table, taken apart; a ValueError says why it cannot be."""
+    """Parse a line, of a table or not.
+
+    Raises:
+        ValueError: With the reason why it cannot be scored.
+    """
     is_question = options.kind == "answers"
     columns = ("prompt", "options") if is_question else options.column
     copied: dict[str, Any] = {}
@@ -248,7 +258,7 @@ def _require_readable(content: str | Mapping[str, str]) -> None:
 
 
 def _cells_of(content: str | Mapping[str, str], columns: Iterable[str]) -> dict[str, Any]:
-    """Some cells of an object in JSON, or of a row of a table."""
+    """Some cells of an object in JSON, or of a line of a table."""
     if not isinstance(content, str):
         if None in (*content, *content.values()):
             raise ValueError(

@@ -1,7 +1,7 @@
-"""The rows of a run: in a file whose state lets the same command go on, or on standard output.
+"""The records of a run, in a file whose state lets the same command go on.
 
-``FILE`` has the rows, as they come. ``FILE.state`` says of which run they are and how far it has come;
-it is replaced, whole, each time that the rows of a part are in the file. So whatever ``FILE`` has behind
+``FILE`` has the records, as they come. ``FILE.state`` says of which run they are and how far it has come;
+it is replaced, whole, each time that the records of a part are there. So whatever ``FILE`` has behind
 the size in its state was written by a run that was stopped, and is cut off. ``FILE.passes`` has what the
 network answered about the part that is being scored (:class:`~mpt_score.batch_store.BatchStore`).
 """
@@ -24,37 +24,37 @@ if sys.platform != "win32":  # where there is none
 
 _DIGEST_OF_NOTHING = hashlib.sha256().hexdigest()
 _BLOCK_BYTES = 2**20
-"""Of rows that are read at a time."""
+"""Bytes of the file that are read at a time."""
 _DIGEST = re.compile("[0-9a-f]{64}")
-Row = Mapping[str, Any]
+Record = Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
 class State:
     """How far a run has come."""
 
-    run: Mapping[str, Any]  # what decides the numbers, by its name
-    last_line: int = 0  # of the input, whose row is written or which was skipped
+    run: Mapping[str, Any]  # the fingerprint: what decides the numbers, by its name
+    last_line: int = 0  # of the input, whose record is written or which was skipped
     lines_digest: str = _DIGEST_OF_NOTHING  # of the input up to that line
-    num_rows: int = 0
+    num_records: int = 0
     num_faults: int = 0  # lines that were skipped
-    num_bytes: int = 0  # of the rows, with their header
-    rows_digest: str = _DIGEST_OF_NOTHING  # of these bytes
+    num_bytes: int = 0  # of the records, with their header
+    records_digest: str = _DIGEST_OF_NOTHING  # of these bytes
     is_whole: bool = False
 
 
-class RowFile:
+class RecordFile:
     """A .csv or .jsonl file with its state, which is locked as long as this object is open."""
 
     def __init__(self, path: Path, columns: Sequence[str]) -> None:
         self.path = path
         self.columns = columns
         self.state = State({})
-        self._digest = hashlib.sha256()  # of the rows
+        self._digest = hashlib.sha256()  # of the records
         self._state_path = path.with_name(f"{path.name}.state")
         self._new_state_path = path.with_name(f"{path.name}.state.new")
         self.passes_path = path.with_name(f"{path.name}.passes")
-        with self._named():
+        with self._naming_the_file():
             path.parent.mkdir(parents=True, exist_ok=True)
             # Without a buffer nothing is left to be written later.
             self._stream = io.FileIO(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+")
@@ -65,13 +65,13 @@ class RowFile:
             self._stream.close()
             raise
 
-    def __enter__(self) -> "RowFile":
+    def __enter__(self) -> "RecordFile":
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Let go of the file. Without a row or a pass there is nothing to keep."""
+        """Close the file. It is removed where it has no record, and no pass is kept."""
         self._new_state_path.unlink(missing_ok=True)
-        if self.state.num_rows == 0 and not self.has_passes:
+        if self.state.num_records == 0 and not self.has_passes:
             self.path.unlink(missing_ok=True)
             self._state_path.unlink(missing_ok=True)
         self._stream.close()
@@ -111,8 +111,8 @@ class RowFile:
                     raise TypeError(name)
         except (ValueError, TypeError) as error:
             raise ValueError(f"{self._state_path} is damaged. {self._remedy}") from error
-        if size == 0 and state.num_rows:
-            self.passes_path.unlink(missing_ok=True)  # of a part behind rows that were removed
+        if size == 0 and state.num_records:
+            self.passes_path.unlink(missing_ok=True)  # of a part behind records that were removed
             return
         self.state = state
 
@@ -126,14 +126,21 @@ class RowFile:
         return f"Name another file, or remove {self.path.name} and {self._state_path.name}."
 
     def begin(self, run: Mapping[str, Any]) -> None:
-        """Make ready for rows of a run: for its first ones, or for those behind the ones it has."""
+        """Make ready for the records of a run: for its first ones, or for those behind the ones it has.
+
+        Args:
+            run: The fingerprint of the run.
+
+        Raises:
+            ValueError: For records of another run, and for ones that were changed.
+        """
         wanted = json.loads(json.dumps(run, default=str))
-        if self.state.num_rows or self.has_passes:
+        if self.state.num_records or self.has_passes:
             self._require_same(wanted)
             self._require_unchanged()
         else:
             self.state = State(wanted)
-        with self._named():
+        with self._naming_the_file():
             self._write_state(self.state)
             self._stream.truncate(self.state.num_bytes)
 
@@ -159,19 +166,19 @@ class RowFile:
             )
 
     def _require_unchanged(self) -> None:
-        """Refuse rows that are not those that were written."""
+        """Refuse records that are not those that were written."""
         with self.path.open("rb") as stream:
             left = self.state.num_bytes
             while block := stream.read(min(left, _BLOCK_BYTES)):
                 self._digest.update(block)
                 left -= len(block)
-            # What is behind the last row was left by a run that was stopped.
+            # What is behind the last record was left by a run that was stopped.
             has_more = self.state.is_whole and stream.read(1) != b""
-        if has_more or self._digest.hexdigest() != self.state.rows_digest:
+        if has_more or self._digest.hexdigest() != self.state.records_digest:
             raise ValueError(f"--out {self.path} was changed after it was written. {self._remedy}")
 
-    def rows(self, texts: Sequence[str]) -> Iterator[dict[str, Any]]:
-        """The rows that are written, with the numbers as they were; ``texts`` are columns of none."""
+    def written(self, texts: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """The records that are written, with the numbers as they were; ``texts`` are columns of none."""
         with self.path.open(encoding="utf-8", newline="") as stream:
             if self.path.suffix == ".jsonl":
                 yield from map(json.loads, stream)
@@ -182,22 +189,22 @@ class RowFile:
                 }
 
     def write(
-        self, rows: Sequence[Row], *, last_line: int, lines_digest: str, num_faults: int
+        self, records: Sequence[Record], *, last_line: int, lines_digest: str, num_faults: int
     ) -> None:
-        """Add the rows of lines up to one: all of them or, on a full disk or when stopped, none."""
+        """Add the records of lines up to one: all or, on a full disk or when stopped, none."""
         before = self.state
-        content = self._as_bytes(rows, with_header=before.num_bytes == 0)
+        content = self._as_bytes(records, with_header=before.num_bytes == 0)
         self._digest.update(content)
         after = State(
             run=before.run,
             last_line=last_line,
             lines_digest=lines_digest,
-            num_rows=before.num_rows + len(rows),
+            num_records=before.num_records + len(records),
             num_faults=before.num_faults + num_faults,
             num_bytes=before.num_bytes + len(content),
-            rows_digest=self._digest.hexdigest(),
+            records_digest=self._digest.hexdigest(),
         )
-        with self._named():
+        with self._naming_the_file():
             try:
                 _write_all(self._stream, before.num_bytes, content)
                 self._write_state(after)
@@ -205,36 +212,36 @@ class RowFile:
                 self._stream.truncate(self.state.num_bytes)
                 raise
 
-    def _as_bytes(self, rows: Sequence[Row], *, with_header: bool) -> bytes:
+    def _as_bytes(self, records: Sequence[Record], *, with_header: bool) -> bytes:
         """Bytes, so that no system changes the ends of lines."""
         text = io.StringIO(newline="")
         if self.path.suffix == ".csv":
             table = csv.DictWriter(text, self.columns, lineterminator="\n")
             if with_header:
                 table.writeheader()
-            for row in rows:
-                table.writerow({name: _cell(value) for name, value in row.items()})
+            for record in records:
+                table.writerow({name: _cell(value) for name, value in record.items()})
         else:
-            for row in rows:
-                text.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
+            for record in records:
+                text.write(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n")
         return text.getvalue().encode()
 
     def finish(self) -> None:
-        """All rows are there."""
-        with self._named():
+        """Mark the file as whole."""
+        with self._naming_the_file():
             self._write_state(dataclasses.replace(self.state, is_whole=True))
 
     def _write_state(self, state: State) -> None:
         content = json.dumps(dataclasses.asdict(state)).encode()
         with self._new_state_path.open("wb", buffering=0) as stream:
             _write_all(stream, 0, content)
-        # Stopped here, it has rows behind the size in its state: never fewer than that.
+        # Stopped here, it has records behind the size in its state: never fewer than that.
         self.state = state
         self._new_state_path.replace(self._state_path)
 
     @contextmanager
-    def _named(self) -> Iterator[None]:
-        """Errors of the disk name the file."""
+    def _naming_the_file(self) -> Iterator[None]:
+        """Name the file in errors of the disk."""
         try:
             yield
         except OSError as error:
@@ -251,12 +258,12 @@ def _write_all(stream: io.FileIO, start: int, content: bytes) -> None:
 
 
 def _cell(value: Any) -> Any:
-    """What a table has for a value: of an object or list that was kept, its JSON."""
+    """The cell of a table for a value: for an object or a list, its JSON."""
     return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else value
 
 
 def _value(cell: str) -> Any:
-    """A cell of a table as what it was: a number, true or false, nothing, or a text."""
+    """The value of a table's cell: a number, true or false, nothing, or a text."""
     words = {"": None, "True": True, "False": False}
     if cell in words:
         return words[cell]

@@ -1,4 +1,4 @@
-"""What ``mpt-score`` does: read a file, score it, write rows and say what they say together."""
+"""The run of ``mpt-score``: read a file, score its lines, write records, print their summary."""
 
 import hashlib
 import json
@@ -28,7 +28,7 @@ from mpt_score.errors import TextError, is_out_of_memory
 from mpt_score.functions import TokenFunction
 from mpt_score.lines import Fault, Line, copied_columns
 from mpt_score.networks.masked_lm import MaskedLM
-from mpt_score.output import RowFile, State
+from mpt_score.output import RecordFile, State
 from mpt_score.quantities.sentence_scores import estimate_cost, plan_of
 from mpt_score.scorer import Scorer
 
@@ -38,7 +38,7 @@ QUANTITIES = {
     "answers": "log-score: log p(option | prompt), mean over orders of the option's tokens",
     "curve": "score at this rate: log q(hidden token | shown), mean over texts",
 }
-"""What the number of a row is."""
+"""The quantity that a record's number is."""
 COLUMNS = {
     "sentences": "log_score low high unit quantity model standard_error num_tokens num_unknown num_bytes "
     "num_windows num_passes inconsistency inconsistency_low inconsistency_high mixture_lower "
@@ -48,21 +48,21 @@ COLUMNS = {
     "difference_error best comparable num_tokens merged num_passes",
     "curve": "rate score low high unit quantity model standard_error num_texts",
 }
-"""Of a row, behind its line and the cells that the line keeps."""
+"""The columns of a record, behind its line and the cells that the line keeps."""
 NUMBERS = {"pairs": "log_ratio", "answers": "log_score", "curve": "score"}
 """The columns of numbers whose intervals are made here."""
-UNDECISIVE = ("file", "out", "skip", "device")
-"""Options that rows do not depend on, other than by what the model says of its device."""
-Row = dict[str, Any]
+NOT_IN_FINGERPRINT = ("file", "out", "skip", "device")
+"""Options that are not in a run's fingerprint: the device is there with the model's identity."""
+Record = dict[str, Any]
 Part = list[Line | Fault]
-LONGEST_WAIT = timedelta(days=365)
-"""Of one process for the others. The default, half an hour, is less than a part may take."""
+COLLECTIVE_TIMEOUT = timedelta(days=365)
+"""How long one process waits for the others. The default, half an hour, is less than a part may take."""
 
 
 def run(options: Namespace) -> None:
     """Score the lines of a file.
 
-    Rows go to ``options.out`` or standard output as they come, their summary to standard error. With
+    Records go to ``options.out`` or standard output as they come, their summary to standard error. With
     torchrun each process scores one of so many parts, and the first process writes all of them.
     """
     columns = columns_of(options)
@@ -72,18 +72,18 @@ def run(options: Namespace) -> None:
     if num_processes > 1:
         if not Path(options.file).is_file():
             raise ValueError(f"several processes need a file to read, got {options.file}.")
-        distributed.init_process_group("gloo", timeout=LONGEST_WAIT)
+        distributed.init_process_group("gloo", timeout=COLLECTIVE_TIMEOUT)
         if torch.cuda.is_available() and device in ("auto", "cuda"):
             device = f"cuda:{os.environ['LOCAL_RANK']}"
     writes = options.out is not None and rank == 0
-    with RowFile(Path(options.out), columns) if writes else nullcontext() as rows:
-        _Run(options, columns, _load(options, device), rows, rank, num_processes).go()
+    with RecordFile(Path(options.out), columns) if writes else nullcontext() as records:
+        _Run(options, columns, _load(options, device), records, rank, num_processes).run()
     if num_processes > 1:
         distributed.destroy_process_group()
 
 
 def columns_of(options: Namespace) -> tuple[str, ...]:
-    """The columns of the rows of one call; none that the input has may be among the others."""
+    """The columns of the records of one call; none that the input has may be among the others."""
     columns = tuple(COLUMNS[options.kind].split())
     if options.kind == "curve":
         return columns
@@ -100,7 +100,7 @@ def columns_of(options: Namespace) -> tuple[str, ...]:
 
 
 def score(scorer: Scorer, good: Sequence[Line], options: Namespace) -> Any:
-    """The library's scores of some lines. What of them cannot be scored, it skips or refuses."""
+    """The library's scores of some lines, which skips or refuses what cannot be scored."""
     first = [line.texts[0] for line in good]
     if options.kind == "curve":
         fractions = tuple(percent / 100 for percent in options.rates)
@@ -127,21 +127,21 @@ def score(scorer: Scorer, good: Sequence[Line], options: Namespace) -> Any:
 
 
 def _finite_or_none(value: Any) -> Any:
-    """JSON has no word for nan and infinity."""
+    """The value, and None for nan and infinity, for which JSON has no word."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @dataclass
 class _Run:
-    """What is done with the lines of a file, by one process of ``num_processes``."""
+    """The run over the lines of a file, in one process of ``num_processes``."""
 
     options: Namespace
     columns: Sequence[str]
     scorer: Scorer
-    rows: RowFile | None  # of the first process, where rows are not printed
+    records: RecordFile | None  # of the first process, where records are not printed
     rank: int = 0
     num_processes: int = 1
-    num_rows: int = 0
+    num_records: int = 0
     num_faults: int = 0
 
     def __post_init__(self) -> None:
@@ -150,29 +150,29 @@ class _Run:
         self.summary = summaries.Summary(self.options)
         self.digest = hashlib.sha256()  # of the lines that were read
 
-    def go(self) -> None:
-        """Score the lines behind those that are done, and say what all rows say together."""
+    def run(self) -> None:
+        """Score the lines behind those that are done, and print the summary of all records."""
         try:
-            self._score(self._begin())
+            self._score(self._remaining_lines())
         except KeyboardInterrupt as stop:
-            raise type(stop)(self._left) from None
+            raise type(stop)(self._progress) from None
         except Exception as error:
             if is_out_of_memory(error) or isinstance(error, ArithmeticError):
-                error.add_note(self._left)
+                error.add_note(self._progress)
             raise
         if self.rank == 0:
             self._finish()
 
-    def _begin(self) -> Iterator[Line | Fault]:
+    def _remaining_lines(self) -> Iterator[Line | Fault]:
         """The lines that are not done yet."""
         done = State({})
-        if self.rows is not None:
-            self.rows.begin(self._what_decides())
-            done = self.rows.state
+        if self.records is not None:
+            self.records.begin(self._fingerprint())
+            done = self.records.state
             self.num_faults = done.num_faults
-            self._add(self.rows.rows(copied_columns(self.options)))
+            self._add(self.records.written(copied_columns(self.options)))
         if self.rank == 0 and not done.is_whole:
-            self._say_price()
+            self._print_cost()
         shared: list[Any] = [done.last_line, done.lines_digest]
         if self.num_processes > 1:
             distributed.broadcast_object_list(shared)
@@ -180,7 +180,7 @@ class _Run:
         lines_to_read = lines.read(self.options)
         number = 0
         while number < last_line and (line := next(lines_to_read, None)):
-            self._take_in(line)
+            self._update_digest(line)
             number = line.number
         is_same = self.digest.hexdigest() == lines_digest
         if done.is_whole and next(lines_to_read, None) is not None:
@@ -192,10 +192,13 @@ class _Run:
             )
         return lines_to_read
 
-    def _what_decides(self) -> dict[str, Any]:
-        """What decides the rows besides the input, by name. Of a function that may be unknown."""
+    def _fingerprint(self) -> dict[str, Any]:
+        """The fingerprint of the run: what decides the records besides the input, by name.
+
+        Without an identity of the model nothing can be known to be the same.
+        """
         settings = dict(vars(self.options))
-        for name in UNDECISIVE:
+        for name in NOT_IN_FINGERPRINT:
             del settings[name]
         identity = self.scorer.identity or {"identity": None}
         versions = {f"version of {name}": found for name, found in files.versions().items()}
@@ -203,15 +206,15 @@ class _Run:
 
     def _parts(self, of_lines: Iterable[Line | Fault]) -> Iterator[list[Line | Fault]]:
         if self.options.kind == "curve":
-            whole = list(of_lines)  # is of all texts together
+            whole = list(of_lines)  # a curve is of all texts together
             return iter([whole] if whole else [])
         whole_orders = self.options.kind == "sentences" and self.options.num_masks is None
         network = self.scorer.network
         on_gpu = network is not None and network.device.type != "cpu"
         return lines.parts(of_lines, whole_orders=whole_orders, on_gpu=on_gpu)
 
-    def _say_price(self) -> None:
-        """What texts will cost, from a first reading; a pipe can be read only once, and has none."""
+    def _print_cost(self) -> None:
+        """Print what texts will cost, from a first reading; a pipe can be read only once."""
         options = self.options
         if options.kind != "sentences" or not Path(options.file).is_file():
             return
@@ -234,11 +237,11 @@ class _Run:
     def _score(self, remaining: Iterable[Line | Fault]) -> None:
         """Score part by part, and write each before the next one is read."""
         parts = self._parts(remaining)
-        # Not among rows that a terminal shows; disable=None: a bar on a terminal only.
+        # Not among records that a terminal shows; disable=None: a bar on a terminal only.
         is_hidden = True if self.options.out is None and sys.stdout.isatty() else None
         with tqdm(unit=" passes", disable=is_hidden, leave=False) as bar, self._kept_passes(bar):
             while together := list(islice(parts, self.num_processes)):
-                for part, found in zip(together, self._found(together), strict=True):
+                for part, found in zip(together, self._scores_of_parts(together), strict=True):
                     if isinstance(found, ValueError) and self.rank > 0:
                         return  # the first process says it
                     try:
@@ -246,16 +249,16 @@ class _Run:
                             raise found
                         self._write(part, *found)
                     except BrokenPipeError:
-                        raise  # whoever read the rows has had enough
+                        raise  # whoever read the records has had enough
                     except (ValueError, OSError) as error:
-                        raise type(error)(f"{error} {self._left}".strip()) from error
+                        raise type(error)(f"{error} {self._progress}".strip()) from error
 
     @contextmanager
     def _kept_passes(self, bar: tqdm) -> Iterator[None]:
         """Count what goes through the network, and keep its answers where a run can go on."""
         path = None
-        if self.rows is not None and self.rows.can_go_on and self.num_processes == 1:
-            path = self.rows.passes_path
+        if self.records is not None and self.records.can_go_on and self.num_processes == 1:
+            path = self.records.passes_path
         self.store = BatchStore(path, bar.update)
         model = self.scorer.model
         if not isinstance(model, MaskedLM | TokenFunction):
@@ -267,12 +270,14 @@ class _Run:
         finally:
             model.store = None
 
-    def _found(self, parts: Sequence[Part]) -> list[tuple[list[Row], list[Fault]] | ValueError]:
-        """The rows and faults of some parts, each scored by one process, or why there are none."""
+    def _scores_of_parts(
+        self, parts: Sequence[Part]
+    ) -> list[tuple[list[Record], list[Fault]] | ValueError]:
+        """The records and faults of some parts, each scored by one process, or why there are none."""
         found: Any = None
         if self.rank < len(parts):
             try:
-                found = self._rows(parts[self.rank])
+                found = self._records_of_part(parts[self.rank])
             except ValueError as error:
                 found = ValueError(str(error))
         if self.num_processes == 1:
@@ -281,7 +286,7 @@ class _Run:
         distributed.all_gather_object(of_all, found)
         return of_all[: len(parts)]
 
-    def _rows(self, part: Part) -> tuple[list[Row], list[Fault]]:
+    def _records_of_part(self, part: Part) -> tuple[list[Record], list[Fault]]:
         faults = [line for line in part if isinstance(line, Fault)]
         good = [line for line in part if isinstance(line, Line)]
         if self.options.kind == "curve":
@@ -301,10 +306,10 @@ class _Run:
                 faults.append(Fault(good[place].number, f"{reason.rstrip('.')}."))
             if len(scores.skipped) == len(good):
                 return [], sorted(faults)
-        return self._rows_of(scores, good), sorted(faults)
+        return self._records_of(scores, good), sorted(faults)
 
-    def _rows_of(self, scores: Any, good: Sequence[Line]) -> list[Row]:
-        """One row a text, a pair, an option of a prompt, or a rate; none for a line that was skipped."""
+    def _records_of(self, scores: Any, good: Sequence[Line]) -> list[Record]:
+        """One record a text, pair, option of a prompt, or rate; none for a line that was skipped."""
         kind = self.options.kind
         said = {
             "unit": "nats a token" if kind == "curve" else "nats",
@@ -313,7 +318,7 @@ class _Run:
             "num_texts": len(good),
         }
         degrees = len(good) - 1 if kind == "curve" else (self.options.num_orders or 0) - 1
-        rows = []
+        records = []
         for place, found in enumerate(scores.rows()):
             cells = {"is_heavy_tailed": False, **found, **said}
             if kind != "curve":
@@ -327,8 +332,8 @@ class _Run:
                 reach = stdtrit(degrees, 0.975) * cells.get("standard_error", math.nan)
                 cells["low"] = float(cells[NUMBERS[kind]] - reach)
                 cells["high"] = float(cells[NUMBERS[kind]] + reach)
-            rows.append({name: _finite_or_none(cells.get(name)) for name in self.columns})
-        return rows
+            records.append({name: _finite_or_none(cells.get(name)) for name in self.columns})
+        return records
 
     def _scorable(self, good: Sequence[Line], faults: list[Fault]) -> list[Line]:
         """The lines of a curve that have one; ``faults`` takes the others."""
@@ -341,69 +346,69 @@ class _Run:
                 faults.append(Fault(line.number, error.reason))
         return scorable
 
-    def _write(self, part: Part, rows: list[Row], faults: list[Fault]) -> None:
+    def _write(self, part: Part, records: list[Record], faults: list[Fault]) -> None:
         for line in part:
-            self._take_in(line)
+            self._update_digest(line)
         if self.rank > 0:
             return
         for fault in faults:
-            print(f"skipped: {_in_words(self.options, fault)}", file=sys.stderr)
-        if self.rows is None:
+            print(f"skipped: {_located(self.options, fault)}", file=sys.stderr)
+        if self.records is None:
             # A terminal or a pipe need not know UTF-8, and JSON can say all of it in ASCII.
-            write_output("".join(json.dumps(row, allow_nan=False) + "\n" for row in rows))
+            write_output("".join(json.dumps(record, allow_nan=False) + "\n" for record in records))
         else:
-            self.rows.write(
-                rows,
+            self.records.write(
+                records,
                 last_line=part[-1].number,
                 lines_digest=self.digest.hexdigest(),
                 num_faults=len(faults),
             )
             if self.store is not None:
                 self.store.forget()
-        self._add(rows)
+        self._add(records)
         self.num_faults += len(faults)
 
-    def _take_in(self, line: Line | Fault) -> None:
+    def _update_digest(self, line: Line | Fault) -> None:
         self.digest.update(json.dumps(line).encode())
 
-    def _add(self, rows: Iterable[Row]) -> None:
-        for row in rows:
-            self.summary.add(row)
-            self.num_rows += 1
+    def _add(self, records: Iterable[Record]) -> None:
+        for record in records:
+            self.summary.add(record)
+            self.num_records += 1
 
     @property
-    def _left(self) -> str:
-        """What there is of a run that was stopped; "" where nothing."""
-        if self.num_rows == 0:
-            if self.rows is None or not self.rows.has_passes:
+    def _progress(self) -> str:
+        """What a run that was stopped has written; "" where nothing."""
+        if self.num_records == 0:
+            if self.records is None or not self.records.has_passes:
                 return ""
-            return f"passes are in {self.rows.passes_path}, the same command goes on from there."
-        if self.rows is None:
-            return f"{self.num_rows} rows were written."
-        return f"{self.num_rows} rows are in {self.rows.path}, the same command goes on from there."
+            return f"passes are in {self.records.passes_path}, the same command goes on from there."
+        if self.records is None:
+            return f"{self.num_records} rows were written."
+        return f"{self.num_records} rows are in {self.records.path}, the same command goes on from there."
 
     def _finish(self) -> None:
-        """Say what all rows say together, and mark their file as whole."""
-        if self.num_rows == 0:
+        """Print the summary of all records, and mark their file as whole."""
+        if self.num_records == 0:
             raise ValueError(f"no line of {self.options.file} can be scored.")
-        if self.rows is not None and self.rows.state.is_whole:
-            print(f"{self.rows.path} is whole already, nothing was scored", file=sys.stderr)
-        elif self.rows is not None:
-            self.rows.finish()
+        if self.records is not None and self.records.state.is_whole:
+            print(f"{self.records.path} is whole already, nothing was scored", file=sys.stderr)
+        elif self.records is not None:
+            self.records.finish()
         said = [f"{self.model}, seed {self.options.seed}", *self.summary.lines()]
         if self.num_faults:
             said.append(f"skipped lines: {self.num_faults}")
         print("\n".join(said), file=sys.stderr)
 
 
-def _in_words(options: Namespace, fault: Fault) -> str:
+def _located(options: Namespace, fault: Fault) -> str:
     return f"{options.file}, line {fault.number}: {fault.reason}"
 
 
 def _require_skipped(options: Namespace, faults: Sequence[Fault]) -> None:
     if faults and not options.skip:
         remedy = "Mend it, or leave such lines out: --skip."
-        raise ValueError(f"{_in_words(options, faults[0])} {remedy}")
+        raise ValueError(f"{_located(options, faults[0])} {remedy}")
 
 
 def _load(options: Namespace, device: str) -> Scorer:

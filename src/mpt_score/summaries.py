@@ -1,4 +1,4 @@
-"""What rows say together, as lines for a terminal: of what, over what, with which error."""
+"""The summary of all records of a run, as lines for a terminal: quantity, mean and error."""
 
 from argparse import Namespace
 from array import array
@@ -26,7 +26,7 @@ INCOMPARABLE = (
     "are not comparable"
 )
 MERGED = "prompts whose last token is joined with an option's first one, which is scored, too"
-Row = Mapping[str, Any]
+Record = Mapping[str, Any]
 
 
 class Ratio:
@@ -38,7 +38,7 @@ class Ratio:
         self._places: dict[str, int] = {}  # of items
 
     def add(self, a: float, b: float = 1.0, item: str | None = None) -> None:
-        """One text more: a unit of its own, or a part of its item."""
+        """Add one text: a unit of its own, or a part of its item."""
         end = len(self._numerators)
         place = end if item is None else self._places.setdefault(item, end)
         if place == end:
@@ -55,55 +55,55 @@ class Ratio:
 
 
 class Summary:
-    """What the rows of a call say together: means with their errors, and counts.
+    """The summary of the records of a call: means with their errors, and counts.
 
     Args:
-        options: Of the command line. Texts of one of its ``items`` are not independent; items are.
+        options: Those of the command line. Texts of one of its ``items`` are not independent; items are.
     """
 
     def __init__(self, options: Namespace) -> None:
-        self.curves: SentenceCurves | None = None  # of a curve, which its rows do not tell
+        self.curves: SentenceCurves | None = None  # of a curve, which its records do not tell
         self._options = options
-        self._first: Row = {}
+        self._first: Record = {}
         self._means: defaultdict[str, Ratio] = defaultdict(Ratio)  # by their unit
         self._counts: Counter[str] = Counter()  # by what is counted, in words
         self._num_hits = 0
 
-    def add(self, row: Row) -> None:
-        self._first = self._first or row
+    def add(self, record: Record) -> None:
+        self._first = self._first or record
         if self._options.kind == "sentences":
-            self._add_text(row)
+            self._add_text(record)
         elif self._options.kind == "pairs":
-            self._add_pair(row)
+            self._add_pair(record)
         elif self._options.kind == "answers":
-            self._add_option(row)
+            self._add_option(record)
 
-    def _add_text(self, row: Row) -> None:
-        item = str(row[self._options.items]) if self._options.items else None
-        self._means["nats a text"].add(row["log_score"], item=item)
+    def _add_text(self, record: Record) -> None:
+        item = str(record[self._options.items]) if self._options.items else None
+        self._means["nats a text"].add(record["log_score"], item=item)
         for unit in ("token", "byte"):
-            size = row[f"num_{unit}s"]
+            size = record[f"num_{unit}s"]
             if size:
                 self._means[f"bits a {unit}"].add(
-                    NATS_TO_BITS * row["log_score"], float(size), item
+                    NATS_TO_BITS * record["log_score"], float(size), item
                 )
         self._counts["texts"] += 1
-        self._counts["texts with unknown tokens"] += row["num_unknown"] > 0
-        self._counts[UNKNOWN] += row["num_unknown"]
-        self._counts[WINDOWS] += row["num_windows"] > 1
+        self._counts["texts with unknown tokens"] += record["num_unknown"] > 0
+        self._counts[UNKNOWN] += record["num_unknown"]
+        self._counts[WINDOWS] += record["num_windows"] > 1
 
-    def _add_pair(self, row: Row) -> None:
-        self._means["nats a pair"].add(row["log_ratio"])
-        self._num_hits += row["log_ratio"] > 0
+    def _add_pair(self, record: Record) -> None:
+        self._means["nats a pair"].add(record["log_ratio"])
+        self._num_hits += record["log_ratio"] > 0
         self._counts["pairs"] += 1
-        self._counts[TIES] += row["log_ratio"] == 0
+        self._counts[TIES] += record["log_ratio"] == 0
 
-    def _add_option(self, row: Row) -> None:
+    def _add_option(self, record: Record) -> None:
         self._counts["options"] += 1
-        if row["option"] == 0:
+        if record["option"] == 0:
             self._counts["prompts"] += 1
-            self._counts[INCOMPARABLE] += not row["comparable"]
-            self._counts[MERGED] += row["merged"]
+            self._counts[INCOMPARABLE] += not record["comparable"]
+            self._counts[MERGED] += record["merged"]
 
     def lines(self) -> list[str]:
         kind = self._options.kind
@@ -121,13 +121,13 @@ class Summary:
         return lines
 
 
-def _of_one_text(row: Row) -> str:
-    value = f"{row['log_score']:.4f} nats"
-    if row["standard_error"] is None:
+def _of_one_text(record: Record) -> str:
+    value = f"{record['log_score']:.4f} nats"
+    if record["standard_error"] is None:
         return f"{value}; error over masks not known: take two orders, or three masks, that differ"
-    if row["standard_error"] == 0:
+    if record["standard_error"] == 0:
         return f"{value}; exact, as every mask was visited"
-    return f"{value}; 95 % interval over masks {row['low']:.4f} to {row['high']:.4f}"
+    return f"{value}; 95 % interval over masks {record['low']:.4f} to {record['high']:.4f}"
 
 
 def _of_curve(curves: SentenceCurves) -> list[str]:

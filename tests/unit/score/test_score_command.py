@@ -22,7 +22,7 @@ from tiny_bert import tiny, tokenizer
 import mpt_score
 from mpt_score import lines, networks, output, score_file
 from mpt_score.command import main, parse
-from mpt_score.output import RowFile
+from mpt_score.output import RecordFile
 
 TEXTS = ["the cat sat", "a dog sat the cat.", "the dog", "the cats sat a dog", "a cat"]
 
@@ -762,7 +762,7 @@ def test_after_a_full_disk_the_same_command_goes_on(command, few_lines, texts, c
 def test_a_second_run_into_one_file_is_refused(command, few_lines, capsys, monkeypatch) -> None:
     out = command[-1]
     score = score_file.score
-    finish = RowFile.finish
+    finish = RecordFile.finish
     seen = []
 
     def run_a_second(*given: Any) -> None:
@@ -777,12 +777,12 @@ def test_a_second_run_into_one_file_is_refused(command, few_lines, capsys, monke
             run_a_second()
         return score(*given)
 
-    def finish_beside(rows: RowFile) -> None:
+    def finish_beside(rows: RecordFile) -> None:
         finish(rows)
         run_a_second()
 
     monkeypatch.setattr(score_file, "score", score_beside)
-    monkeypatch.setattr(RowFile, "finish", finish_beside)
+    monkeypatch.setattr(RecordFile, "finish", finish_beside)
     assert call(*command) == 0
     assert len(seen) == 4  # beside each part, and when all but the lock was done
     assert set(seen) == {
@@ -911,7 +911,7 @@ def test_rows_and_a_state_that_were_changed_are_refused(
         (written.replace(b",-", b",+", 1), {}, f"{out} was changed after it was written"),
         (written[:half] + b"X" * (len(written) - half), {}, "was changed after it was written"),
         (written, {"num_bytes": half}, "was changed after it was written"),
-        (written, {"num_rows": str(state["num_rows"])}, damaged),
+        (written, {"num_records": str(state["num_records"])}, damaged),
         (written, {"is_whole": 1}, damaged),
         (written, {"last_line": 0}, changed_input.format(0)),
         (written, {"last_line": 2}, changed_input.format(2)),
