@@ -195,10 +195,10 @@ def _lines_of_table(
                     "Rename all but one."
                 )
         number = reader.line_num + 1
-        for row in reader:
-            if row:
-                yield number, dict(zip_longest(header, row))
-            number = reader.line_num + 1  # a row may go over several lines
+        for cells in reader:
+            if cells:
+                yield number, dict(zip_longest(header, cells))
+            number = reader.line_num + 1  # one may go over several lines
     except csv.Error as error:
         raise ValueError(
             f"{options.file}, line {number}: a cell that begins with a quote must end with one, and a "
