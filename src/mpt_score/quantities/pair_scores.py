@@ -1,5 +1,6 @@
 """Two texts that differ in k tokens: the log-ratio of those k given the rest."""
 
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,8 @@ from mpt_score.rows.row import Row, Rows
 from mpt_score.rows.scheduler import BatchScheduler, Dialogue
 from mpt_score.scorer import Scorer
 from mpt_score.tokens import Texts, Tokens, as_list
+
+_log = logging.getLogger(__name__)
 
 NUMBERS_OF_A_PAIR = {"log_ratio", "standard_error", "inconsistency", "pseudo_difference"}
 """Columns that a pair which was skipped has no number in."""
@@ -172,7 +175,8 @@ def pairs(
     is the first.
 
     Texts with different numbers of tokens are not comparable by any masked model, which is told the
-    number; nor are those with unknown tokens, which stand for any word, and too long ones.
+    number; nor are those with unknown tokens, which stand for any word. Texts that are longer than the
+    model takes are scored in a window of as many tokens around those that differ, which is said.
 
     Args:
         model: as of :func:`~mpt_score.loading.load`.
@@ -207,6 +211,7 @@ def pairs(
     columns["num_passes"] = torch.zeros(count, dtype=torch.int64)
     num_changed = torch.zeros(count, dtype=torch.int64)
     to_score = []
+    num_cut = 0
     of_first = _read(scorer, "first", first, skip=skip)
     of_second = _read(scorer, "second", second, skip=skip)
     skipped = of_second.faults | of_first.faults
@@ -224,7 +229,17 @@ def pairs(
                 continue
             num_changed[number] = is_changed[row].sum()
             if num_changed[number]:  # equal texts have the ratio 0, without a pass
-                to_score.append(_Pair.of(x, y, row, is_changed[row], number, seed))
+                window = _window(scorer, x, row, is_changed[row])
+                num_cut += len(window) < int(x.lengths[row])
+                to_score.append(_Pair.of(x, y, row, is_changed[row], number, seed, window))
+    if num_cut:
+        _log.warning(
+            "%d of %d pairs have more tokens than the %d that the model takes: each is scored in a "
+            "window of as many around the tokens that differ.",
+            num_cut,
+            count,
+            scorer.max_length,
+        )
     scheduler = BatchScheduler(scorer, skip=skip, noun="pair")
     for name, values in _scored(scheduler, to_score, num_orders, pseudo=pseudo).items():
         columns[name][[pair.low.text for pair in to_score]] = values
@@ -259,18 +274,19 @@ class _Pair(NamedTuple):
         is_changed: Bool[Tensor, " L"],
         number: int,
         seed: int,
+        window: Int[Tensor, " W"],
     ) -> "_Pair":
-        length = int(x.lengths[row])
-        both = [(texts.ids[row, :length], texts.types[row, :length]) for texts in (x, y)]
+        """A pair as far as its window goes, whose places are counted from the window's first."""
+        both = [(texts.ids[row, window], texts.types[row, window]) for texts in (x, y)]
         ids_of_x, ids_of_y = (ids.tolist() for ids, _ in both)
         is_first_low = ids_of_x <= ids_of_y
         if not is_first_low:
             both.reverse()
         key = f"{seed} pair {sorted([ids_of_x, ids_of_y])}"
-        places = is_changed.nonzero().flatten()
-        nothing = torch.zeros(length, dtype=torch.bool)
+        places = is_changed[window].nonzero().flatten()
+        nothing = torch.zeros(len(window), dtype=torch.bool)
         low, high = (Row(ids, types, places, nothing, number, key) for ids, types in both)
-        tokens = x.maskable[row].nonzero().flatten()
+        tokens = x.maskable[row, window].nonzero().flatten()
         return cls(low, high, 1.0 if is_first_low else -1.0, tokens)
 
 
@@ -352,6 +368,15 @@ def _pseudo_differences(rows: Rows) -> Dialogue[Tensor]:
     return low - high
 
 
+def _is_wide(scorer: Scorer, x: Tokens, row: int, is_changed: Bool[Tensor, " L"]) -> bool:
+    """Whether the changed places lie too far apart for one window."""
+    changed = is_changed.nonzero().flatten()
+    if len(changed) == 0 or not x.maskable[row].any():
+        return False
+    _, _, room = _room(scorer, x, row)
+    return int(changed[-1] - changed[0]) >= room
+
+
 def _refuse_first(skipped: dict[int, str]) -> None:
     """Raise for the first of the pairs that cannot be compared, if there is one."""
     if not skipped:
@@ -388,6 +413,37 @@ def _is_changed(x: Tokens, y: Tokens) -> Bool[Tensor, "N L"]:
     return is_token & (x.ids[:, :width] != y.ids[:, :width])
 
 
+def _room(scorer: Scorer, x: Tokens, row: int) -> tuple[int, int, int]:
+    """How many tokens of the frame stand in front of a text and behind it, and the room between.
+
+    The room is what the model has places for; for a text that fits, its own tokens.
+    """
+    length = int(x.lengths[row])
+    inner = x.maskable[row].nonzero().flatten()
+    num_front = int(inner[0])
+    num_behind = length - 1 - int(inner[-1])
+    longest = length if scorer.max_length is None else min(length, scorer.max_length)
+    return num_front, num_behind, longest - num_front - num_behind
+
+
+def _window(
+    scorer: Scorer, x: Tokens, row: int, is_changed: Bool[Tensor, " L"]
+) -> Int[Tensor, " W"]:
+    """The places of a text that the model is shown: its frame, and what fits around the changed ones."""
+    length = int(x.lengths[row])
+    num_front, num_behind, room = _room(scorer, x, row)
+    changed = is_changed.nonzero().flatten()
+    middle = (int(changed[0]) + int(changed[-1]) + 1) // 2
+    start = max(num_front, min(middle - room // 2, length - num_behind - room))
+    return torch.cat(
+        [
+            torch.arange(num_front),
+            torch.arange(start, start + room),
+            torch.arange(length - num_behind, length),
+        ]
+    )
+
+
 def _incomparable(
     scorer: Scorer, x: Tokens, y: Tokens, is_changed: Bool[Tensor, "N L"]
 ) -> dict[int, str]:
@@ -397,19 +453,20 @@ def _incomparable(
     in_special = (is_changed & ~is_scored).any(dim=1)
     has_unknown = num_unknown(scorer, x) + num_unknown(scorer, y) > 0
     has_other_length = x.lengths != y.lengths
-    is_long = torch.zeros_like(in_special)
-    if scorer.max_length is not None:
-        is_long = x.lengths > scorer.max_length
+    is_wide = torch.tensor(
+        [_is_wide(scorer, x, row, of_row) for row, of_row in enumerate(is_changed)]
+    )
     reasons = {}
-    for row in (has_other_length | is_long | has_unknown | in_special).nonzero().flatten().tolist():
+    for row in (has_other_length | is_wide | has_unknown | in_special).nonzero().flatten().tolist():
         if has_other_length[row]:
             reasons[row] = (
                 f"has texts of {x.num_features[row]} and {y.num_features[row]} tokens; a masked "
                 "model is told their number and cannot compare them without a model of length"
             )
-        elif is_long[row]:
+        elif is_wide[row]:
             reasons[row] = (
-                f"has {x.lengths[row]} tokens, the model has places for {scorer.max_length}"
+                f"has {x.lengths[row]} tokens, the model has places for {scorer.max_length}, and no "
+                "window of as many has all tokens that differ"
             )
         elif has_unknown[row]:
             reasons[row] = "has a token that is unknown to the tokenizer and may stand for any word"

@@ -364,3 +364,37 @@ class TestAccuracy:
             scores.accuracy()
         with pytest.raises(ValueError, match=r"pairs\(\.\.\., pseudo=True\)"):
             scores.accuracy(pseudo=True)
+
+
+class TestWindows:
+    """Texts of 25 words, of which the network takes 14 between its two special tokens."""
+
+    words = ("the cat sat a dog . " * 5).split()[:25]
+
+    def text(self, *places: int) -> str:
+        return " ".join("dog" if n in places else word for n, word in enumerate(self.words))
+
+    @pytest.mark.parametrize(
+        ("places", "start"),
+        [((0,), 0), ((6,), 0), ((8,), 1), ((12,), 5), ((19,), 11), ((24,), 11), ((8, 21), 8)],
+    )
+    def test_a_long_text_is_scored_around_what_differs(
+        self, places: tuple[int, ...], start: int, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        scorer = mpt_score.load(tiny(), tokenizer())
+        whole = self.text(*places), self.text()
+        cut = [" ".join(text.split()[start : start + 14]) for text in whole]
+        wanted = mpt_score.pairs(scorer, cut[:1], cut[1:], pseudo=True)
+        assert caplog.text == ""
+        found = mpt_score.pairs(scorer, whole[:1], whole[1:], pseudo=True)
+        for name in ("log_ratio", "pseudo_difference"):
+            number, expected = getattr(found, name).item(), getattr(wanted, name).item()
+            assert number == pytest.approx(expected, abs=1e-12)
+        assert "1 of 1 pairs have more tokens than the 16 that the model takes" in caplog.text
+
+    @pytest.mark.bad_input
+    def test_what_differs_too_far_apart_is_refused(self) -> None:
+        with pytest.raises(
+            ValueError, match="pair 0 has 27 tokens, .* no window of as many has all"
+        ):
+            mpt_score.pairs(tiny(), [self.text(7, 21)], [self.text()], tokenizer=tokenizer())
