@@ -20,7 +20,7 @@ import torch
 from tiny_bert import tiny, tokenizer
 
 import mpt_score
-from mpt_score import lines, networks, output, score_file
+from mpt_score import batch_store, lines, networks, output, score_file
 from mpt_score.command import main, parse
 from mpt_score.output import RecordFile
 
@@ -643,6 +643,36 @@ def test_a_part_that_takes_long_keeps_its_passes(
             path.write_bytes(bytes_before)
 
 
+def test_a_run_may_be_stopped_again_behind_an_answer_that_was_cut(folder, texts, tmp_path) -> None:
+    out = tmp_path / "rows.csv"
+    command = (folder, "sentences", texts, "--max-tokens", 32, "--out", out)
+    kept = tmp_path / "rows.csv.passes"
+    with passes_in_a_minute(1, in_all=3):
+        assert call(*command) == 130
+    kept.write_bytes(kept.read_bytes()[:-1])
+    with passes_in_a_minute(1, in_all=3) as second:
+        assert call(*command) == 130
+    with passes_in_a_minute(1) as third:
+        assert call(*command) == 0
+    assert len(second) == 3
+    with passes_in_a_minute(1) as in_all:
+        assert call(*command[:-1], tmp_path / "whole.csv") == 0
+    assert third == in_all[5:]
+    assert out.read_bytes() == (tmp_path / "whole.csv").read_bytes()
+
+
+def test_passes_of_a_part_that_is_written_are_not_kept(tmp_path) -> None:
+    path = tmp_path / "passes"
+    store = batch_store.BatchStore(path, lambda number: None)
+    store.answer("first", 1, lambda: torch.tensor([1.0]))
+    store.forget()
+    store.answer("second", 1, lambda: torch.tensor([2.0]))
+    store.save()
+    assert batch_store.BatchStore(path, lambda number: None).saved == {
+        "second": torch.tensor([2.0])
+    }
+
+
 def test_passes_of_a_later_part(folder, texts, tmp_path, few_lines) -> None:
     out, whole = tmp_path / "rows.csv", tmp_path / "whole.csv"
     command = (folder, "sentences", texts, "--max-tokens", 32, "--out")
@@ -665,8 +695,16 @@ def test_rows_that_were_removed_take_their_passes_along(
     with passes_in_a_minute(1) as in_all:
         assert call(*command, whole) == 0
     for files in ([out], [out, state_of(out)]):
-        with passes_in_a_minute(1, in_all=len(in_all) - 1):
+        # In the second part, of which passes are kept behind the rows of the first.
+        num_passes = [
+            row["num_passes"]
+            for row in csv.DictReader(whole.read_text(encoding="utf-8").splitlines())
+        ]
+        num_rows = sum(map(int, num_passes[:2]))
+        num_batches = next(n for n in range(len(in_all)) if sum(in_all[:n]) > num_rows)
+        with passes_in_a_minute(1, in_all=num_batches):
             assert call(*command, out) == 130
+        assert out.read_bytes() and out.with_name("rows.csv.passes").exists()
         for path in files:
             path.unlink()
         with passes_in_a_minute(1) as after:
