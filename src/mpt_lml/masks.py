@@ -35,6 +35,7 @@ __all__ = [
     "nested_masks",
     "row_of",
     "sample_masks",
+    "sample_ranks",
     "stratified_masks",
     "subsets",
 ]
@@ -345,7 +346,20 @@ def ranks_of(draws: Shaped[Tensor, "*B D"]) -> Int[Tensor, "*B D"]:
 def sample_ranks(
     num_masks: Count, num_features: Count, *, generator: Generator
 ) -> Int[Tensor, "P D"]:
-    """Ranks 0..D−1 of the coordinates in P uniformly random orders, (P, D), for :func:`from_ranks`."""
+    """Ranks of the coordinates in uniformly random orders, for :func:`from_ranks`.
+
+    Args:
+        num_masks: P, how many orders.
+        num_features: D.
+        generator: the source of randomness, on the CPU.
+
+    Returns:
+        Ranks 0..D−1, (P, D).
+
+    >>> sample_ranks(2, 3, generator=torch.Generator().manual_seed(0))
+    tensor([[2, 1, 0],
+            [1, 2, 0]])
+    """
     what = f"{num_masks} orders of {num_features} coordinates"
     require_memory(what, 8 * num_masks * num_features, "fewer at a time")
     uniform = torch.rand(

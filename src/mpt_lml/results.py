@@ -194,16 +194,11 @@ class MaskCurve:
         """M / D, shape (L,)."""
         return self.num_masked / self.num_features
 
-    @property
-    def area_rule(self) -> str:
-        """``"exact sum"`` when every size 1..D is there, otherwise ``"trapezoid"``."""
-        return "exact sum" if len(self.num_masked) == self.num_features else "trapezoid"
-
     def area(self) -> Estimate:
         """Area under the curve, sum over M = 1..D of S(x; M): log p(x) by Proposition 1, in nats.
 
-        ``area_rule`` says whether it is the exact sum over all sizes or a trapezoid on a grid of
-        them. The standard error covers the masks, not the error of the trapezoid.
+        It is the sum over all sizes where each of them is there, and otherwise the trapezoidal rule on
+        those that are. The standard error covers the masks, not the error of that rule.
         """
         weights = trapezoid_weights(self.num_masked, self.num_features).to(self.score)
         area = (weights * self.score).sum().item()
@@ -220,7 +215,7 @@ class MaskCurve:
 
         Raises ``ValueError`` on a grid with missing sizes.
         """
-        if self.area_rule != "exact sum":
+        if len(self.num_masked) < self.num_features:
             raise ValueError(f"partial sums need every size 1..{self.num_features}.")
         return self.score.cumsum(0)
 

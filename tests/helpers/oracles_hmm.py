@@ -196,7 +196,7 @@ def point(name: str, model: HMM, x: Tensor, mask: Tensor) -> Point:
         x,
         mask,
         lambda: Paths(model, x),
-        family="hmm",
+        family="HMM",
         name=name,
         dtype=model.emission.dtype,
     )

@@ -95,7 +95,7 @@ def points(full_grid: bool) -> Iterator[Point]:
                     x,
                     mask,
                     oracle,
-                    family="tables",
+                    family="JointTable",
                     name=named,
                     dtype=dtype,
                 )

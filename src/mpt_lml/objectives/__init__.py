@@ -1,6 +1,6 @@
 """Training objectives as functions of parameters, nats a datum, one number for each of B runs.
 
-All are *maximized* and comparable with the mean log p(x): D Σ_M π(M) S(x; M) for a law π of mask sizes,
+All are *maximized* and comparable with the mean log p(x): D Σ_M ν(M) S(x; M) for a law ν of mask sizes,
 the LML itself for the uniform law (Proposition 1). What is not finite in parameters is passed on, since
 training stops there and says where. Data that are not finite are refused, except by ``elbo``, ``refill``
 and ``recursive``, which look at no value.

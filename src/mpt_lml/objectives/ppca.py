@@ -135,13 +135,13 @@ def sampled(
 def exact(
     loadings: _Loadings, noise_variance: _NoiseVariance, moment: _Moment, law: masks.SizeLaw
 ) -> Float[Tensor, "*B"]:
-    """D Σ_M π(M) S(x; M) of PPCA over every mask that the law can draw.
+    """D Σ_M ν(M) S(x; M) of PPCA over every mask that the law can draw.
 
     Args:
         loadings: W, (..., D, K).
         noise_variance: σ², (...).
         moment: second moment of the data about the model's mean, (D, D) or (..., D, D).
-        law: π, of the number of masked coordinates.
+        law: ν, of the number of masked coordinates.
 
     Returns:
         Nats, (...).

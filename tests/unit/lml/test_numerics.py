@@ -61,7 +61,7 @@ def answers(model: TractableModel) -> list[Tensor]:
     ]
 
 
-@pytest.mark.parametrize("name", ["PPCA", "HMM", "BernoulliPCA", "ConjugateRegression"])
+@pytest.mark.parametrize("name", models())
 def test_closed_forms_do_not_change(name: str) -> None:
     model = models()[name]
     expected = answers(model)

@@ -203,7 +203,9 @@ class Watched:
     def __init__(self) -> None:
         self.rows: list[tuple[int, ...]] = []
         self.scorer = mpt_score.load(self)
-        mpt_score.sentences(self.scorer, [[0, 1]])  # a function is tried at its first call
+        mpt_score.sentences(
+            self.scorer, [[0, 1, 2, 1, 0]]
+        )  # tried once in rows as long as any below
         self.rows.clear()
 
     def __call__(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

@@ -22,6 +22,7 @@ from tiny_bert import tiny, tokenizer
 import mpt_score
 from mpt_score import batch_store, lines, networks, output, score_file
 from mpt_score.command import main, parse
+from mpt_score.networks.masked_lm import MaskedLM
 from mpt_score.output import RecordFile
 
 TEXTS = ["the cat sat", "a dog sat the cat.", "the dog", "the cats sat a dog", "a cat"]
@@ -728,11 +729,21 @@ def test_without_an_identity_nothing_is_kept(folder, texts, tmp_path, monkeypatc
 
 def test_the_bar_counts_passes(folder, texts, tmp_path, monkeypatch) -> None:
     moves: list[int] = []
+    asked: list[int] = []
     monkeypatch.setattr(score_file.tqdm, "update", lambda _, number: moves.append(number))
+    ask = MaskedLM._log_tokens_of_rows
+
+    def watched(model: MaskedLM, questions: Any, some: slice) -> torch.Tensor:
+        asked.append(some.stop - some.start)
+        return ask(model, questions, some)
+
+    monkeypatch.setattr(MaskedLM, "_log_tokens_of_rows", watched)
     out = tmp_path / "rows.jsonl"
     assert call(folder, "sentences", texts, "--max-tokens", 32, "--out", out) == 0
     assert len(moves) > 5
-    assert sum(moves) == sum(row["num_passes"] for row in rows(out.read_text()))
+    assert sum(moves) == sum(asked)
+    # Rows of two texts that show the same go through the network once.
+    assert sum(asked) <= sum(row["num_passes"] for row in rows(out.read_text()))
 
 
 def test_a_kill_at_any_moment_leaves_what_goes_on(command, few_lines, monkeypatch) -> None:

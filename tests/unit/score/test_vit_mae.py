@@ -512,8 +512,10 @@ class TestLoading:
             ViTMAE(networks.load_network(tmp_path), 1.0)
 
     def test_no_network(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        unreachable = OSError("we couldn't connect")
-        monkeypatch.setattr(hub, "fetch", lambda *_: unreachable)
+        def unreachable(*_: object) -> None:
+            raise OSError("we couldn't connect")
+
+        monkeypatch.setattr(hub, "fetch", unreachable)
         self.refused(
             hub.VIT_MAE_BASE, "we couldn't connect.*Else name a folder made by save_pretrained.$"
         )
