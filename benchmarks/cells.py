@@ -22,7 +22,8 @@ AGREES = re.compile(
     r"Compared with the record: .*\nLargest difference .*: agrees with the record\.\n"
 )
 COMPARED = re.compile(r"Compared with the record: .*")
-TRAINS = re.compile(r"^from mpt_\w+\.trainings", re.MULTILINE)
+# Cells that choose the settings of a training, and train.
+TRAINS = re.compile(r"^from mpt_\w+\.trainings|^settings = replace\(", re.MULTILINE)
 REASON = re.compile(r"not run here \([^)]*\)")
 # Those that train ask for data on a GPU only, and say how to get what is missing, line by line.
 NO_DATA = re.compile(r"(?:No MNIST here|The (?:books|images) are not here).*\n(?:  \d\. .*\n)*")
@@ -39,7 +40,7 @@ class CellRun:
     title: str
     seconds: float
     fault: str  # empty where the outputs are the stored ones
-    trains: bool = False  # with one of the packages' trainings
+    trains: bool = False  # at settings that it chooses
     other_settings: bool = False  # compares a training with another record than the stored output
 
 
