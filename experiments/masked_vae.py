@@ -10,14 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_lml import grids, scores
-from mpt_lml.masks import SizeLaw
-from mpt_lml.models import vae
-from mpt_lml.models.mixture import GridConditional
-from mpt_lml.models.vae import Parameters
-from mpt_lml.objectives import vae as objectives
-from mpt_lml.objectives.bounds import mean_elbo
-from mpt_lml.trainings.deep_vae import (
+from experiments.trainings.deep_vae import (
     ELBO,
     FIXED,
     NUM_ROUNDS,
@@ -29,6 +22,13 @@ from mpt_lml.trainings.deep_vae import (
     masks_from,
     normal,
 )
+from mpt_lml import grids, scores
+from mpt_lml.masks import SizeLaw
+from mpt_lml.models import vae
+from mpt_lml.models.mixture import GridConditional
+from mpt_lml.models.vae import Parameters
+from mpt_lml.objectives import vae as objectives
+from mpt_lml.objectives.bounds import mean_elbo
 
 
 @dataclass(frozen=True)

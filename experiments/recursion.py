@@ -17,13 +17,13 @@ from experiments.masked_vae import (
 )
 from experiments.paper.deep_vae import DeepVAETraining
 from experiments.records import finding_over
+from experiments.trainings.deep_vae import ELBO, FIXED, Objective, drawn, on_grid
 from mpt_lml import estimators, masks, scores
 from mpt_lml.masks import UniformSize
 from mpt_lml.models import vae
 from mpt_lml.models.base import ConditionalModel
 from mpt_lml.recorded import Outcome
 from mpt_lml.results import trapezoid_weights
-from mpt_lml.trainings.deep_vae import ELBO, FIXED, Objective, drawn, on_grid
 from mpt_lml.verdicts import mean_and_error
 
 VARIANTS: dict[str, MaskedObjective] = {

@@ -184,7 +184,7 @@ EXPERIMENTS = {
         "Which masking rate? The book's small BERT on held-out books and Wikipedia.",
     ),
     "trainings": Entry(
-        "experiments.trainings",
+        "experiments.tiny_trainings",
         "Trainings",
         "about 10 s",
         "The trainings of the chapters at tiny settings, which pages compare with.",

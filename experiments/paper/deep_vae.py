@@ -14,12 +14,7 @@ from torch import Tensor
 from experiments.experiment import Experiment, RunContext, on_cpu, seeded, setting
 from experiments.masked_vae import PartialEncoder, without_mask
 from experiments.records import finding_over
-from mpt_lml import estimators
-from mpt_lml.models import vae
-from mpt_lml.models.vae import Parameters
-from mpt_lml.recorded import Finding, Outcome
-from mpt_lml.results import Estimate
-from mpt_lml.trainings.deep_vae import (
+from experiments.trainings.deep_vae import (
     ELBO,
     OBJECTIVES,
     DeepVAERun,
@@ -29,6 +24,11 @@ from mpt_lml.trainings.deep_vae import (
     models_of,
     train_deep_vae,
 )
+from mpt_lml import estimators
+from mpt_lml.models import vae
+from mpt_lml.models.vae import Parameters
+from mpt_lml.recorded import Finding, Outcome
+from mpt_lml.results import Estimate
 
 
 class DeepVAETraining(Experiment):
@@ -58,12 +58,9 @@ class DeepVAETraining(Experiment):
 
     def train(self, x: Tensor, objective: Objective, context: RunContext, name: str) -> DeepVAERun:
         """Train all seeds side by side, each on separate minibatches."""
-        run = train_deep_vae(
+        return train_deep_vae(
             self.settings, objective, images=x, progress=context.progress, label=name
         )
-        if run.num_steps < self.num_steps:
-            raise KeyboardInterrupt  # an experiment keeps finished trainings only
-        return run
 
     def start(self, x: Tensor) -> Parameters:
         """The networks before the first step, one for each seed."""

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from experiments.experiment import Experiment, RunContext, on_cpu, seeded, setting
 from experiments.records import finding_over
+from experiments.trainings import linear_vae
+from experiments.trainings.linear_vae import LinearVAESettings, Objective
 from mpt_lml import data, fit, objectives
 from mpt_lml.models.ppca import PPCA
 from mpt_lml.recorded import Finding, Outcome
 from mpt_lml.results import History
-from mpt_lml.trainings import linear_vae
-from mpt_lml.trainings.linear_vae import LinearVAESettings, Objective
 
 PRINTED = ("published/1/1", "elbo/1/0")
 REPAIRED = ("block/1/1", "block/1/10", "elbo-small/1/0", "uniform/1/10")

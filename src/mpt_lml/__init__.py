@@ -38,8 +38,6 @@ Behind it, as a chapter needs them:
 * ``theory.chains``: masks and blocks of a Markov chain.
 * ``theory.godambe``: how efficient training at some sizes is.
 * ``theory.diffusion``: masked diffusion as the same area.
-* ``trainings.linear_vae``: the linear VAE by the ELBO and by masks, as its record was made.
-* ``trainings.deep_vae``: deep VAEs by the ELBO and by masks, as their record was made.
 * ``data``: images, the paper's own draw, the authors' curves.
 * ``recorded``: what the long runs of the book have found.
 * ``verdicts``: a number with its error, judged.

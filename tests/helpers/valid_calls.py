@@ -37,7 +37,6 @@ from mpt_lml.estimators.latent import GaussianProposal
 from mpt_lml.models import vae as vaes
 from mpt_lml.models.base import TractableModel
 from mpt_lml.theory import chains, diffusion, godambe, rates
-from mpt_lml.trainings import deep_vae, linear_vae
 
 matplotlib.use("Agg")
 
@@ -371,13 +370,7 @@ def objective_calls() -> list[Call]:
     x = BITS.float()
     noise = torch.zeros(1, 1, 3, 1)
     half = torch.tensor([[[True, False, True]] * 3])
-    a_step = deep_vae.DeepVAESettings(
-        hidden=(4,), latent_dim=1, num_steps=1, track_data=2, track_draws=2, track_samples=2
-    )
-    images = torch.rand(3, 4, generator=at())
     return [
-        valid(deep_vae.DeepVAESettings),
-        valid(deep_vae.train_deep_vae, a_step, deep_vae.ELBO(), images=images),
         valid(objectives.log_marginal, *given),
         valid(objectives.sampled, *given, few),
         valid(objectives.exact, *given, masks.UniformSize()),
@@ -391,19 +384,6 @@ def objective_calls() -> list[Call]:
         valid(objectives.second_moment, X),
         valid(objectives.mixture, *stack, BITS, few[None], GRID),
         valid(objectives.linear_elbo, *stack, *encoder, BITS, torch.zeros(1, 3, 1).double()),
-        valid(linear_vae.LinearVAESettings),
-        valid(linear_vae.binary_images, linear_vae.TINY, num_data=2),
-        valid(
-            linear_vae.train_linear_vae,
-            linear_vae.LinearVAESettings("digits", seeds=(4,), num_epochs=1, track_nodes=20),
-            ("published", "elbo"),
-            images=BITS.float(),
-        ),
-        valid(
-            linear_vae.mean_log_marginal,
-            {"loadings": stack[0], "offset": stack[1]},
-            BITS,
-        ),
     ]
 
 

@@ -114,7 +114,7 @@ class TestNotebook:
         )
 
         def chapter(steps: int) -> Row:
-            train = code("from mpt_lml.trainings import deep_vae")
+            train = code("replace = dict\nsettings = replace(num_steps=2)")
             compare = code(f"print({said.format(steps)!r}, end='')", printed(said.format(30)))
             faults_of(book, train, compare)
             return on_a_gpu.run_chapter("99-sample")

@@ -22,22 +22,28 @@ from experiments.experiment import RunContext
 from experiments.masked_vae import PartialEncoder
 from experiments.paper.deep_vae import DeepVAETraining, Figure3Lower
 from experiments.records import as_dict
+from experiments.trainings import deep_vae
+from experiments.trainings.deep_vae import ELBO, OBJECTIVES, DeepVAESettings, train_deep_vae
 from mpt_lml import masks
 from mpt_lml.masks import FixedRate, UniformSize
 from mpt_lml.models import vae
 from mpt_lml.models.base import ConditionalModel
 from mpt_lml.models.vae import VAE, dense_model
-from mpt_lml.trainings import deep_vae
-from mpt_lml.trainings.deep_vae import ELBO, OBJECTIVES, TINY, train_deep_vae
 
-SHORT = replace(
-    TINY, num_data=60, hidden=(4,), latent_dim=1, num_steps=8, track_every=4, track_data=3
+SHORT = DeepVAESettings(
+    seeds=(4, 44),
+    dataset="digits",
+    num_data=60,
+    hidden=(4,),
+    latent_dim=1,
+    num_steps=8,
+    learning_rate=3e-3,
+    track_every=4,
+    track_data=3,
+    track_samples=50,
+    track_draws=20,
 )
 ALL = {**OBJECTIVES, "partial": PartialEncoder(num_samples=3)}
-
-
-def test_the_full_settings_are_those_of_the_experiment() -> None:
-    assert Figure3Lower.preset().settings == deep_vae.FULL
 
 
 def literal_objective(name: str, model: VAE, x: Tensor, noise: Tensor, mask: Tensor) -> Tensor:
@@ -117,40 +123,12 @@ def test_how_many_steps_are_drawn_ahead_changes_no_number(
 
 def test_an_evaluation_is_of_the_steps_that_it_names() -> None:
     run = train_deep_vae(SHORT, ELBO())
-    assert run.steps.tolist() == [0, 4, 8] and run.num_steps == 8
+    assert run.steps.tolist() == [0, 4, 8]
     shorter = train_deep_vae(replace(SHORT, num_steps=4), ELBO())
     assert torch.equal(run.log_p_x[:2], shorter.log_p_x)
     few = SHORT.images()[:3]
     assert torch.equal(run.log_p_x[2], deep_vae.log_p_x(run.parameters, few, SHORT).float())
     assert run.objective.shape == (8, 2) and (run.objective[-1] > run.objective[0]).all()
-
-
-def test_an_interrupt_leaves_what_was_trained() -> None:
-    def interrupted(items: Iterable[Any], description: str) -> Iterator[Any]:
-        for number, item in enumerate(items):
-            if number == 6:
-                raise KeyboardInterrupt
-            yield item
-
-    run = train_deep_vae(SHORT, ELBO(), progress=interrupted)
-    whole = train_deep_vae(SHORT, ELBO())
-    assert run.num_steps == 6 and run.steps.tolist() == [0, 4]
-    assert torch.equal(run.log_p_x, whole.log_p_x[:2])
-    assert torch.equal(run.objective, whole.objective[:6])
-    six = train_deep_vae(replace(SHORT, num_steps=6), ELBO())
-    for key, value in run.parameters.items():
-        assert torch.equal(value, six.parameters[key])
-
-
-def test_an_interrupt_before_the_first_step_leaves_empty_rows(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(deep_vae, "log_p_x", interrupt)
-    run = train_deep_vae(SHORT, ELBO())
-    assert run.num_steps == 0 and run.log_p_x.shape == (0, 2) and run.steps.shape == (0,)
 
 
 def test_a_training_that_leaves_the_numbers_says_where() -> None:
@@ -162,7 +140,7 @@ def test_a_training_that_leaves_the_numbers_says_where() -> None:
 def test_on_another_device_the_numbers_are_the_same(name: str) -> None:
     here = train_deep_vae(SHORT, ALL[name])
     with OtherDevice() as other:
-        there = train_deep_vae(SHORT, ALL[name], device=other.device)
+        there = train_deep_vae(SHORT, ALL[name], images=SHORT.images().to(other.device))
         assert there.log_p_x.device.type == "cuda"
         values, objective = there.log_p_x.cpu(), there.objective.cpu()
     torch.testing.assert_close(values, here.log_p_x, rtol=0, atol=1e-4)
@@ -175,7 +153,7 @@ def test_between_evaluations_no_step_waits_for_the_device(name: str) -> None:
     for num_steps in (2, 14):
         with OtherDevice() as other:
             settings = replace(SHORT, num_steps=num_steps, track_every=30, latent_dim=2)
-            train_deep_vae(settings, ALL[name], device=other.device)
+            train_deep_vae(settings, ALL[name], images=settings.images().to(other.device))
             waits.append(sum(other.waits.values()))
     assert waits[0] == waits[1]
 

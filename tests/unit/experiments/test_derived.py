@@ -11,9 +11,9 @@ from experiments.experiment import RunContext, seeded
 from experiments.paper.deep_vae import Figure3Lower
 from experiments.paper.training import FixedSizes
 from experiments.recursion import Recursion
+from experiments.trainings.deep_vae import ELBO
 from mpt_lml import BernoulliPCA, data
 from mpt_lml.recorded import Finding
-from mpt_lml.trainings.deep_vae import ELBO
 
 f64 = {"dtype": torch.float64}
 

@@ -21,7 +21,7 @@ from other_device import OtherDevice
 from safetensors import safe_open
 from tiny_bert import tiny, tokenizer
 
-from experiments import antibodies, command, experiment, ledger, recording, records, trainings
+from experiments import antibodies, command, experiment, ledger, recording, records, tiny_trainings
 from experiments.experiment import RunContext
 from experiments.paper import training
 from experiments.records import CheckpointMismatchError, as_dict
@@ -30,7 +30,6 @@ from mpt_lml import HMM, recorded
 from mpt_lml.data import image_sets
 from mpt_lml.files import read_json
 from mpt_lml.recorded import Finding, Outcome
-from mpt_lml.trainings import deep_vae, linear_vae
 from mpt_score import networks, texts
 from mpt_score.trainings import known_language, small_bert, small_mae
 
@@ -60,24 +59,15 @@ def test_every_training_of_the_pages_can_be_recorded(monkeypatch: pytest.MonkeyP
     """By a few steps of each: the pages repeat all of them, and compare."""
     (small,) = small_mae.TINY
     monkeypatch.setattr(small_mae, "TINY", (dataclasses.replace(small, num_steps=2),))
-    for module in (deep_vae, known_language, small_bert):
+    for module in (known_language, small_bert):
         monkeypatch.setattr(module, "TINY", dataclasses.replace(module.TINY, num_steps=2))
-    few = {"num_epochs": 2, "track_every": 1, "num_data": 20}
-    monkeypatch.setattr(linear_vae, "TINY", dataclasses.replace(linear_vae.TINY, **few))
     outcome = experiment.run("trainings", device="cpu")
-    assert {name.partition("/")[0] for name in outcome.arrays} == set(trainings.TRAININGS)
+    assert {name.partition("/")[0] for name in outcome.arrays} == set(tiny_trainings.TRAININGS)
     json.dumps(as_dict(outcome), allow_nan=False)
 
 
 def test_pages_compare_with_what_a_training_ends_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two seeds of the linear VAE, log p(x) of the deep one, test images of the small MAE."""
-    tracks = {name: torch.tensor([[end, 0.0], [end, end]]) for name, end in (("a", 1), ("b", 2))}
-    histories = {name: SimpleNamespace(values={"lml": track}) for name, track in tracks.items()}
-    monkeypatch.setattr(linear_vae, "train_linear_vae", lambda settings: histories)
-    assert trainings.TRAININGS["linear-vae"]()["ends"].tolist() == [[1, 1], [2, 2]]
-    run = SimpleNamespace(log_p_x=torch.tensor(3.0), by_encoder=torch.tensor(4.0))
-    monkeypatch.setattr(deep_vae, "train_deep_vae", lambda settings, objective: run)
-    assert set(trainings.TRAININGS["deep-vae"]().values()) == {run.log_p_x}
+    """Of the small MAE, test images."""
     # As if a score were the images' mean, and the variance from training images took its part.
     model = SimpleNamespace(
         num_features=16,
@@ -89,7 +79,7 @@ def test_pages_compare_with_what_a_training_ends_with(monkeypatch: pytest.Monkey
     (settings,) = small_mae.TINY
     x, test = (image_sets.images(settings.images, part).grid.float() for part in ("train", "test"))
     expected = test[: settings.num_test].mean() - 10 * x[: settings.num_variance].mean()
-    found = trainings.TRAININGS["small-mae"]()["scores"]
+    found = tiny_trainings.TRAININGS["small-mae"]()["scores"]
     torch.testing.assert_close(found, expected.expand(len(settings.seeds)))
 
 

@@ -11,8 +11,6 @@ import pytest
 import torch
 from first_steps import after_adam
 from models import generator
-from moved import other_device
-from other_device import DEVICE
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 from torch.nn.functional import logsigmoid
@@ -20,28 +18,21 @@ from torch.nn.functional import logsigmoid
 from experiments import ledger, records
 from experiments.experiment import RunContext
 from experiments.paper.linear_vae import Figure3Upper, scaled
-from mpt_lml import BernoulliPCA, data, estimators, grids, objectives, recorded
+from experiments.trainings import linear_vae
+from mpt_lml import BernoulliPCA, data, estimators, grids, objectives
 from mpt_lml.masks import FixedRate, stratified_masks
 from mpt_lml.results import History
-from mpt_lml.trainings import linear_vae
-from mpt_lml.trainings.linear_vae import FULL, TINY, train_linear_vae
 
 Item = TypeVar("Item")
-SHORT = dataclasses.replace(TINY, num_data=40, num_epochs=6, track_every=2)
-
-
-def test_full_is_what_the_record_was_made_with() -> None:
-    assert Figure3Upper().settings("mnist") == FULL
-    settings = recorded.load("figure-3-upper").settings
-    for field in dataclasses.fields(FULL):
-        if field.name != "images":
-            value = getattr(FULL, field.name)
-            assert settings[field.name] == (list(value) if isinstance(value, tuple) else value)
+SHORT_RUN = Figure3Upper(
+    seeds=(4, 44), num_data=40, num_epochs=6, long_epochs=(9, 9), track_nodes=30, track_every=2
+)
+SHORT = SHORT_RUN.settings("digits")
 
 
 def test_a_pixel_is_one_from_one_half_on() -> None:
-    pixels = data.images("digits", "train").pixels[: TINY.num_data]
-    ones = linear_vae.binary_images(TINY)
+    pixels = data.images("digits", "train").pixels[: SHORT.num_data]
+    ones = linear_vae.binary_images(SHORT)
     assert (pixels == 0.5).any() and (ones[pixels == 0.5] == 1).all()
     assert (ones[pixels == 7 / 16] == 0).all() and (ones[pixels == 9 / 16] == 1).all()
 
@@ -76,10 +67,10 @@ def literal_objective(name: str, parameters: dict[str, Tensor], x: Tensor) -> Te
 
 @pytest.mark.parametrize("name", ["elbo", "published", "fixed"])
 def test_a_step_is_one_of_adam_on_the_objective(name: str) -> None:
-    settings = dataclasses.replace(SHORT, num_epochs=1)
-    x = linear_vae.binary_images(settings)
-    history = train_linear_vae(settings, (name,))[name]
-    first = linear_vae.start(settings, x.shape[1], name)
+    x = linear_vae.binary_images(SHORT)
+    one_step = dataclasses.replace(SHORT_RUN, num_epochs=1)
+    history = one_step.train(f"digits/{name}/1/1", x, RunContext())
+    first = linear_vae.start(SHORT, x.shape[1], name)
     weights = {key: value[0].double().requires_grad_() for key, value in first.items()}
     value = literal_objective(name, weights, x.double())
     value.backward()
@@ -89,60 +80,19 @@ def test_a_step_is_one_of_adam_on_the_objective(name: str) -> None:
     for key, weight in weights.items():
         after = history.parameters[key][0].double()
         is_clear = weight.grad.abs() > 1e-3  # elsewhere rounding decides how far a step goes
-        expected = after_adam(weight.detach(), weight.grad, settings.learning_rate)
+        expected = after_adam(weight.detach(), weight.grad, SHORT.learning_rate)
         assert is_clear.any()
         torch.testing.assert_close(after[is_clear], expected[is_clear], rtol=0, atol=1e-5)
 
 
-def test_both_objectives_start_alike_and_rise() -> None:
-    histories = train_linear_vae(TINY)
-    assert list(histories) == ["published", "elbo"]
-    starts = [history.values["lml"][0] for history in histories.values()]
-    assert torch.equal(*starts)
-    for history in histories.values():
-        assert history.num_epochs == TINY.num_epochs
-        assert (history.values["lml"][-1] > starts[0] + 1.0).all()
-
-
 def test_the_quadrature_along_the_way_is_that_of_the_end() -> None:
     """Two rules for the same integral: one grid for all data, and one around each datum."""
-    history = train_linear_vae(TINY, ("elbo",))["elbo"]
-    ends = linear_vae.mean_log_marginal(history.parameters, linear_vae.binary_images(TINY))
+    x = linear_vae.binary_images(SHORT)
+    history = dataclasses.replace(SHORT_RUN, num_epochs=60).train(
+        "digits/elbo/1/0", x, RunContext()
+    )
+    ends = linear_vae.mean_log_marginal(history.parameters, x)
     torch.testing.assert_close(history.values["lml"][-1].double(), ends, atol=0.01, rtol=0)
-
-
-def test_what_is_trained_does_not_depend_on_what_was_trained_before() -> None:
-    both = train_linear_vae(SHORT)
-    alone = train_linear_vae(SHORT, ("elbo",))
-    torch.testing.assert_close(both["elbo"].parameters, alone["elbo"].parameters, rtol=0, atol=0)
-
-
-@pytest.mark.parametrize(("stopped", "after"), [("published", 3), ("elbo", 4)])
-def test_an_interrupt_leaves_what_was_trained(stopped: str, after: int) -> None:
-    def progress(items: Iterable[Item], label: str) -> Iterator[Item]:
-        for number, item in enumerate(items):
-            if label == stopped and number == after:
-                raise KeyboardInterrupt
-            yield item
-
-    histories = train_linear_vae(SHORT, progress=progress)
-    assert list(histories)[-1] == stopped
-    history = histories[stopped]
-    assert history.num_epochs == after
-    shorter = dataclasses.replace(SHORT, num_epochs=after)
-    expected = train_linear_vae(shorter, (stopped,))[stopped]
-    torch.testing.assert_close(history.parameters, expected.parameters, rtol=0, atol=0)
-    assert not history.values["lml"][-1].isnan().any()
-
-
-def test_a_second_device_finds_the_same() -> None:
-    here = train_linear_vae(SHORT)
-    with other_device():
-        there = train_linear_vae(SHORT, device=DEVICE)
-        for name, history in there.items():
-            assert history.values["lml"].device == DEVICE
-            last = history.values["lml"][-1].cpu()
-            torch.testing.assert_close(last, here[name].values["lml"][-1], atol=1e-3, rtol=0)
 
 
 def test_data_that_are_not_there_are_asked_for_by_name(
@@ -158,10 +108,9 @@ def test_data_that_are_not_there_are_asked_for_by_name(
 
     monkeypatch.setattr("mpt_lml.data.image_sets._from_hub", nothing)
     with pytest.raises(data.DataNotFoundError, match="no mnist"):
-        train_linear_vae(FULL)
+        linear_vae.binary_images(linear_vae.LinearVAESettings())
 
 
-Item = TypeVar("Item")
 QUICK = Figure3Upper.preset("quick")
 SHORT_ROW = dataclasses.replace(QUICK, num_epochs=2, long_epochs=(3, 3))
 DIGITS = (data.images("digits", "train").pixels[: QUICK.num_data] >= 0.5).float()

@@ -13,13 +13,26 @@ from torch.distributions import Normal, kl_divergence
 
 from experiments import recursion
 from experiments.masked_vae import MaskedObjective, PartialEncoder, RecursiveVariant, without_mask
+from experiments.trainings.deep_vae import (
+    DeepVAESettings,
+    RecursiveScore,
+    drawn,
+    train_deep_vae,
+)
 from mpt_lml import GridConditional, grids, masks, objectives, scores
 from mpt_lml.models import vae
-from mpt_lml.trainings.deep_vae import TINY, RecursiveScore, drawn, train_deep_vae
 
 CONFIG = recursion.Recursion.preset("quick")
 X = CONFIG.images()[:60]
-SETTINGS = dataclasses.replace(TINY, hidden=(5,), latent_dim=2, noise_variance=0.3)
+SETTINGS = DeepVAESettings(
+    seeds=(4, 44),
+    dataset="digits",
+    num_data=200,
+    hidden=(5,),
+    latent_dim=2,
+    noise_variance=0.3,
+    track_data=3,
+)
 
 
 def parameters(*, partial: bool = False) -> dict[str, torch.Tensor]:
@@ -125,7 +138,7 @@ def test_how_far_the_gradient_goes(gradient: Literal["last", "all", "decoder"]) 
 
 
 def test_the_defaults_are_those_of_the_recorded_training() -> None:
-    settings = dataclasses.replace(TINY, hidden=(4,), latent_dim=1, num_steps=4, track_data=3)
+    settings = dataclasses.replace(SETTINGS, hidden=(4,), latent_dim=1, num_steps=4)
     ours = train_deep_vae(settings, RecursiveVariant()).objective
     assert torch.equal(ours, train_deep_vae(settings, RecursiveScore()).objective)
 

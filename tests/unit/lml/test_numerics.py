@@ -32,7 +32,6 @@ from mpt_lml.models.vae import LatentVariableModel
 from mpt_lml.numerics import LOG_ZERO, double, log_or_zero, log_sum, softplus
 from mpt_lml.theory import chains, diffusion, rates
 from mpt_lml.theory.godambe import GaussianFamily, Godambe
-from mpt_lml.trainings import linear_vae
 
 MASK = masks.sample_masks(4, 6, masks.UniformSize(), generator=generator(1))
 
@@ -325,12 +324,6 @@ def integrated(ones: Tensor, loadings: Tensor, offset: Tensor, _: Tensor) -> Ten
     return BernoulliPCA(loadings, offset).adaptive_log_marginal(ones)
 
 
-def trained(ones: Tensor, *_: Tensor) -> Tensor:
-    settings = linear_vae.LinearVAESettings("digits", seeds=(4,), num_epochs=2)
-    histories = linear_vae.train_linear_vae(settings, images=ones.float())
-    return histories["elbo"].values["objective"][:2]  # of the end there is none
-
-
 def annealed(ones: Tensor, loadings: Tensor, offset: Tensor, moment: Tensor) -> Tensor:
     settings = {"num_chains": 2, "num_steps": 3, "generator": generator(5)}
     value, _ = estimators.annealed_evidence(
@@ -339,12 +332,7 @@ def annealed(ones: Tensor, loadings: Tensor, offset: Tensor, moment: Tensor) -> 
     return value
 
 
-def averaged(ones: Tensor, loadings: Tensor, offset: Tensor, _: Tensor) -> Tensor:
-    parameters = {"loadings": loadings[None], "offset": offset[None]}
-    return linear_vae.mean_log_marginal(parameters, ones)
-
-
-@pytest.mark.parametrize("compute", [ascended, integrated, trained, annealed, averaged])
+@pytest.mark.parametrize("compute", [ascended, integrated, annealed])
 def test_tensors_made_in_inference_mode_give_the_same(compute: Callable[..., Tensor]) -> None:
     expected = compute(*tensors())
     with torch.inference_mode():
@@ -361,10 +349,3 @@ def test_functions_of_tensors_that_have_no_derivatives_are_refused(within: bool)
         scale = torch.tensor(2.0)
     with torch.inference_mode(within), pytest.raises(ValueError, match="this needs derivatives"):
         fit.bfgs(torch.zeros(1, 1), lambda point: -(scale * point).square().sum(dim=1))
-
-
-@pytest.mark.bad_input
-def test_parameters_of_something_else_have_no_log_marginal() -> None:
-    for names in ([], ["loadings"], ["offset", "encoder"]):
-        with pytest.raises(ValueError, match="must have 'loadings' and 'offset', got"):
-            linear_vae.mean_log_marginal(dict.fromkeys(names, torch.ones(1, 4)), tensors()[0])

@@ -5,20 +5,7 @@ import torch
 from experiments.experiment import Arrays, Experiment, RunContext, on_cpu, seeded
 from mpt_lml import data
 from mpt_lml.recorded import Outcome
-from mpt_lml.trainings import deep_vae, linear_vae
 from mpt_score.trainings import known_language, small_bert, small_mae
-
-
-def _linear_vae() -> Arrays:
-    histories = linear_vae.train_linear_vae(linear_vae.TINY)
-    return {"ends": torch.stack([each.values["lml"][-1] for each in histories.values()])}
-
-
-def _deep_vae() -> Arrays:
-    return {
-        name: deep_vae.train_deep_vae(deep_vae.TINY, objective).log_p_x
-        for name, objective in deep_vae.OBJECTIVES.items()
-    }
 
 
 def _known_language() -> Arrays:
@@ -47,8 +34,6 @@ def _small_mae() -> Arrays:
 
 
 TRAININGS = {
-    "linear-vae": _linear_vae,
-    "deep-vae": _deep_vae,
     "known-language": _known_language,
     "small-bert": _small_bert,
     "small-mae": _small_mae,

@@ -24,15 +24,6 @@ from mpt_lml.models.vae import VAE, Parameters, dense_model, dense_parameters
 from mpt_lml.numerics import double
 from mpt_lml.objectives import vae as objectives
 
-__all__ = [
-    "FULL",
-    "OBJECTIVES",
-    "TINY",
-    "DeepVAERun",
-    "DeepVAESettings",
-    "train_deep_vae",
-]
-
 Draws = Mapping[str, Tensor]
 FIXED = FixedRate(0.33)  # the paper's
 NUM_ROUNDS = 3  # of the recursion, in which z is drawn given the filled image
@@ -61,9 +52,6 @@ class DeepVAESettings:
         track_data: images of an evaluation.
         track_samples: draws of z an image around the mode.
         track_draws: draws of z an image from the encoder.
-
-    >>> DeepVAESettings().hidden
-    (200,)
     """
 
     seeds: tuple[int, ...] = (4, 44, 444, 4444, 44444)
@@ -93,22 +81,6 @@ class DeepVAESettings:
         return [torch.Generator().manual_seed(seed) for seed in self.seeds]
 
 
-FULL = DeepVAESettings()
-TINY = DeepVAESettings(
-    seeds=(4, 44),
-    dataset="digits",
-    num_data=200,
-    hidden=(32,),
-    latent_dim=4,
-    num_steps=60,
-    learning_rate=3e-3,
-    track_every=20,
-    track_data=20,
-    track_samples=50,
-    track_draws=20,
-)
-
-
 @dataclass(frozen=True, eq=False)
 class DeepVAERun:
     """Result of :func:`train_deep_vae`: B runs, evaluated T times.
@@ -117,13 +89,7 @@ class DeepVAERun:
     for K ≤ 3, else by importance weights around the modes; ``by_encoder`` (T, B): the estimate from
     draws of the encoder; both mean over images. ``objective`` (num_steps, B): before every step. All
     in nats.
-    ``parameters``: the weights. ``num_steps``: the steps that were taken, fewer than asked for where
-    the training was interrupted.
-
-    >>> from dataclasses import replace
-    >>> short = replace(TINY, num_steps=2, track_data=5)
-    >>> train_deep_vae(short, OBJECTIVES["elbo"]).num_steps
-    2
+    ``parameters``: the weights.
     """
 
     steps: Tensor
@@ -131,7 +97,6 @@ class DeepVAERun:
     by_encoder: Float[Tensor, "T B"]
     objective: Float[Tensor, "steps B"]
     parameters: dict[str, Tensor]
-    num_steps: int
 
 
 # -- objectives ---------------------------------------------------------------------------------------
@@ -315,37 +280,26 @@ def train_deep_vae(
     objective: Objective,
     *,
     images: Float[Tensor, "N D"] | None = None,
-    device: torch.device | None = None,
     progress: Progress = silent,
     label: str = "step",
 ) -> DeepVAERun:
     """Train one VAE from each seed, side by side, and evaluate them during training.
 
-    Ctrl-C (Interrupt in a notebook) ends it early, with what has been trained so far.
-
     Args:
-        settings: :data:`FULL`, :data:`TINY` or others.
+        settings: of networks, data, steps and evaluations.
         objective: what is maximized, one of :data:`OBJECTIVES` for example.
-        images: in [0, 1], in single precision; those of the settings if left out.
-        device: where to compute; where the images are if left out.
-        progress: shows the steps as they pass; ``tqdm.tqdm`` fits.
+        images: in [0, 1], in single precision, where to compute; those of the settings if left out.
+        progress: shows the steps as they pass.
         label: what it calls them.
 
     Returns:
-        Evaluations, weights and the number of steps taken, on the device: :class:`DeepVAERun`.
+        Evaluations and weights, on the device: :class:`DeepVAERun`.
 
     Raises:
         FloatingPointError: where the objective is not finite any more, seen at the next evaluation.
         DataNotFoundError: where the images of the settings are not on this machine.
-
-    >>> from dataclasses import replace
-    >>> short = replace(TINY, num_steps=2, track_data=5)
-    >>> train_deep_vae(short, OBJECTIVES["fixed"]).steps
-    tensor([0, 2])
     """
     x = settings.images() if images is None else images
-    if device is not None:
-        x = x.to(device)
     generators = settings.generators()
     networks = objective.networks(x.shape[1], settings, generators)
     weights = {name: value.to(x).requires_grad_() for name, value in networks.items()}
@@ -363,23 +317,18 @@ def train_deep_vae(
                     by_encoder(trained, few, settings).to(x),
                 )
 
-    try:
-        evaluate(0)
-        for _ in progress(range(settings.num_steps), label):
-            training.take_step()
-            evaluate(training.num_steps)
-    except KeyboardInterrupt:
-        pass  # what there is by now is returned
+    evaluate(0)
+    for _ in progress(range(settings.num_steps), label):
+        training.take_step()
+        evaluate(training.num_steps)
 
-    empty = x.new_empty(0, len(settings.seeds))
-    values = [torch.stack(rows) for rows in zip(*tracked.values(), strict=True)] or [empty, empty]
+    log_p, reported = zip(*tracked.values(), strict=True)
     return DeepVAERun(
         steps=torch.tensor(list(tracked), dtype=torch.int64).to(x.device),
-        log_p_x=values[0],
-        by_encoder=values[1],
-        objective=training.objectives[: training.num_steps],
+        log_p_x=torch.stack(log_p),
+        by_encoder=torch.stack(reported),
+        objective=training.objectives,
         parameters={name: value.detach() for name, value in weights.items()},
-        num_steps=training.num_steps,
     )
 
 

@@ -1,0 +1,1 @@
+"""Trainings of several seeds side by side, by which records were made."""
