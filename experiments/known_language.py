@@ -9,16 +9,16 @@ import torch
 
 from experiments.experiment import Arrays, Experiment, RunContext, setting, stacked
 from experiments.records import finding_over
-from mpt_lml.models.hmm import HMM
-from mpt_lml.recorded import Outcome
-from mpt_lml.verdicts import mean_and_error
-from mpt_score.networks.symbol_bert import SymbolBERT
-from mpt_score.trainings.known_language import (
+from experiments.trainings.known_language import (
     LAWS,
     KnownLanguageSettings,
     Problem,
     train_known_language,
 )
+from mpt_lml.models.hmm import HMM
+from mpt_lml.recorded import Outcome
+from mpt_lml.verdicts import mean_and_error
+from mpt_score.networks.symbol_bert import SymbolBERT
 
 
 class KnownLanguage(Experiment, name="known-language", resumable=True):

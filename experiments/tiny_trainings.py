@@ -5,12 +5,7 @@ import torch
 from experiments.experiment import Arrays, Experiment, RunContext, on_cpu, seeded
 from mpt_lml import data
 from mpt_lml.recorded import Outcome
-from mpt_score.trainings import known_language, small_bert, small_mae
-
-
-def _known_language() -> Arrays:
-    trained = known_language.train_known_language(known_language.TINY)
-    return known_language.compare_with_source(trained)
+from mpt_score.trainings import small_bert, small_mae
 
 
 def _small_bert() -> Arrays:
@@ -34,7 +29,6 @@ def _small_mae() -> Arrays:
 
 
 TRAININGS = {
-    "known-language": _known_language,
     "small-bert": _small_bert,
     "small-mae": _small_mae,
 }

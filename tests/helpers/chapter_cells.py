@@ -32,6 +32,16 @@ def run_cells(chapter: str, *words: str, **names: Any) -> str:
     Returns:
         What they print.
     """
+    return _run(chapter, words, names)
+
+
+def defined_by(chapter: str, *words: str, **names: Any) -> dict[str, Any]:
+    """What the same cells of :func:`run_cells` define, by name, beside ``names``."""
+    _run(chapter, words, names)
+    return names
+
+
+def _run(chapter: str, words: tuple[str, ...], names: dict[str, Any]) -> str:
     notebook = myst_to_notebook(book_file(f"{chapter}.md").read_text(encoding="utf-8"))
     cells = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
     chosen = []

@@ -9,17 +9,15 @@ from models import generator as at
 from tiny_bert import CLS, LINES, SEP, tiny, tokenizer
 from torch import Tensor
 from transformers import BertConfig, BertForMaskedLM
-from valid_calls import HMM, WORDS, Call, methods_of, valid
+from valid_calls import WORDS, Call, methods_of, valid
 
 import mpt_score
-from mpt_lml import masks
 from mpt_score import MaskedLM, networks, texts, tokens
 from mpt_score.antibodies import chain_scores
 from mpt_score.networks.residues import VOCABULARY, ResidueTokenizer
 from mpt_score.networks.symbol_bert import SymbolBERT
 from mpt_score.networks.vit_mae import ViTMAE
 from mpt_score.quantities.sentence_curves import SentenceCurves
-from mpt_score.trainings import known_language
 from mpt_score.trainings.small_bert import SmallBertSettings, train_small_bert
 from mpt_score.trainings.small_mae import SmallMAESettings, new_mae, train_small_mae
 
@@ -61,16 +59,6 @@ def network_calls() -> list[Call]:
         valid(networks.require_available, folder),
     ]
     bert = SymbolBERT(3, 4, width=8, seed=4)
-    training = valid(
-        networks.train_side_by_side,
-        [SymbolBERT(3, 4, width=8, seed=5)],
-        HMM,
-        [masks.UniformSize()],
-        generators=[at()],
-        num_steps=1,
-        batch_size=2,
-        learning_rate=1e-3,
-    )
     few_steps = {
         "source": "written",
         "seed": 5,
@@ -87,16 +75,7 @@ def network_calls() -> list[Call]:
         valid(SmallBertSettings, **few_steps),
         valid(train_small_bert, SmallBertSettings(**few_steps), device="cpu"),
     ]
-    short = known_language.KnownLanguageSettings(
-        laws=("uniform",), seeds=(4,), num_steps=1, batch_size=2, width=8, num_test=2, num_orders=2
-    )
-    trained = known_language.train_known_language(short)
-    of_the_language = [
-        valid(known_language.KnownLanguageSettings),
-        valid(known_language.train_known_language, short),
-        valid(known_language.compare_with_source, trained),
-    ]
-    return [*calls, training, *from_nothing, *of_the_language, *methods_of(bert, WORDS)]
+    return [*calls, *from_nothing, *methods_of(bert, WORDS)]
 
 
 def masked_lm_calls() -> list[Call]:

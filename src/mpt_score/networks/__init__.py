@@ -23,7 +23,6 @@ from mpt_score.networks.load import (  # noqa: F401
     load_tokenizer,
     small_bert_folder,
 )
-from mpt_score.networks.side_by_side import train_side_by_side
 
 __all__ = [
     "BERT_BASE",
@@ -39,5 +38,4 @@ __all__ = [
     "random_twin",
     "require_available",
     "small_mae",
-    "train_side_by_side",
 ]

@@ -31,7 +31,7 @@ from mpt_lml.data import image_sets
 from mpt_lml.files import read_json
 from mpt_lml.recorded import Finding, Outcome
 from mpt_score import networks, texts
-from mpt_score.trainings import known_language, small_bert, small_mae
+from mpt_score.trainings import small_bert, small_mae
 
 ROOT = Path(__file__).parents[3]
 
@@ -59,7 +59,7 @@ def test_every_training_of_the_pages_can_be_recorded(monkeypatch: pytest.MonkeyP
     """By a few steps of each: the pages repeat all of them, and compare."""
     (small,) = small_mae.TINY
     monkeypatch.setattr(small_mae, "TINY", (dataclasses.replace(small, num_steps=2),))
-    for module in (known_language, small_bert):
+    for module in (small_bert,):
         monkeypatch.setattr(module, "TINY", dataclasses.replace(module.TINY, num_steps=2))
     outcome = experiment.run("trainings", device="cpu")
     assert {name.partition("/")[0] for name in outcome.arrays} == set(tiny_trainings.TRAININGS)

@@ -12,11 +12,11 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.utils import parameters_to_vector
 
+from experiments.trainings import side_by_side
+from experiments.trainings.known_language import Stratified
+from experiments.trainings.side_by_side import SideBySide, Training, train_side_by_side
 from mpt_lml import HMM, masks, scores
-from mpt_score.networks import side_by_side
-from mpt_score.networks.side_by_side import SideBySide, Training, train_side_by_side
 from mpt_score.networks.symbol_bert import SymbolBERT
-from mpt_score.trainings.known_language import Stratified
 
 pytest.importorskip("transformers")
 

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from experiments.trainings.side_by_side import train_side_by_side
 from mpt_lml import masks, scores
 from mpt_lml.checks import Count, Positive, Within, checked
 from mpt_lml.fit import Progress, silent
@@ -14,16 +15,12 @@ from mpt_lml.models.base import ConditionalModel
 from mpt_lml.models.hmm import HMM
 from mpt_lml.trainings import require_seeds
 from mpt_lml.verdicts import mean_and_error
-from mpt_score.networks.devices import to_device_of
-from mpt_score.networks.side_by_side import train_side_by_side
 from mpt_score.networks.symbol_bert import SymbolBERT
 
 __all__ = [
     "FULL",
-    "TINY",
     "KnownLanguageNetworks",
     "KnownLanguageSettings",
-    "compare_with_source",
     "train_known_language",
 ]
 
@@ -117,7 +114,7 @@ class Problem:
         }
 
 
-# -- a training on a page, and in the record -------------------------------------------------------
+# -- the training ------------------------------------------------------------------------------
 
 
 @checked
@@ -136,8 +133,8 @@ class KnownLanguageSettings:
         num_test: fresh sequences on which source and networks are compared.
         num_orders: of each of them, each with D masks.
 
-    >>> FULL.num_networks, TINY.num_networks
-    (15, 3)
+    >>> FULL.num_networks
+    15
     """
 
     laws: tuple[str, ...] = tuple(LAWS)
@@ -164,18 +161,6 @@ class KnownLanguageSettings:
 
 FULL = KnownLanguageSettings()
 """Fifteen networks, as in the record ``known-language``."""
-
-TINY = KnownLanguageSettings(
-    laws=("fixed-15", "fixed-50", "uniform"),
-    seeds=(4,),
-    num_steps=30,
-    batch_size=32,
-    half_precision=False,
-    width=16,
-    num_test=100,
-    num_orders=2,
-)
-"""Three small networks, a second of one core: enough to see the training run, not to learn."""
 
 
 class KnownLanguageNetworks(NamedTuple):
@@ -212,7 +197,7 @@ def train_known_language(
     they have learned until then.
 
     Args:
-        settings: such as :data:`FULL` or :data:`TINY`.
+        settings: such as :data:`FULL`.
         source: the language; None is ``HMM.cyclic()``, the book's.
         device: where the networks are trained; None is the CPU. Draws are the same on every device.
         progress: shows the steps as they pass.
@@ -249,37 +234,3 @@ def train_known_language(
     )
     losses = training.losses.T.unflatten(0, (len(settings.laws), len(settings.seeds)))
     return KnownLanguageNetworks(settings, models, training.num_steps, losses)
-
-
-@checked
-def compare_with_source(
-    networks: KnownLanguageNetworks, *, source: HMM | None = None, progress: Progress = silent
-) -> dict[str, Tensor]:
-    """What each network lacks of the source, on the test sequences of the record.
-
-    Args:
-        networks: of :func:`train_known_language`.
-        source: the language that they were trained on; None is the book's.
-        progress: shows the networks as they pass.
-
-    Returns:
-        Nats, named as in the record ``known-language``, for each law: ``gap/LAW``, ``gap_error/LAW``
-        (over sequences) and ``spread/LAW`` (over orders), all (seeds,); ``size_gap/LAW`` (seeds, D).
-        They are where the networks are.
-
-    >>> short = KnownLanguageSettings(
-    ...     laws=("uniform",), num_steps=2, batch_size=4, width=8, num_test=9
-    ... )
-    >>> compare_with_source(train_known_language(short))["size_gap/uniform"].shape
-    torch.Size([3, 16])
-    """
-    language = HMM.cyclic() if source is None else source
-    problem = Problem.of_the_record(language, networks.settings)
-    cases = [(law, model) for law, models in networks.models.items() for model in models]
-    rows: dict[str, list[Tensor]] = {}
-    for law, model in progress(cases, "network"):
-        comparison = problem.compare(model)
-        for name in ("gap", "gap_error", "spread", "size_gap"):
-            rows.setdefault(f"{name}/{law}", []).append(comparison[name])
-    arrays = {name: torch.stack(values) for name, values in rows.items()}
-    return {name: to_device_of(networks.losses, value) for name, value in arrays.items()}
