@@ -1,36 +1,17 @@
 """The trainings that a reader repeats on a page, at their tiny settings: what a page compares with."""
 
-import torch
 
-from experiments.experiment import Arrays, Experiment, RunContext, on_cpu, seeded
-from mpt_lml import data
+from experiments.experiment import Arrays, Experiment, RunContext, on_cpu
 from mpt_lml.recorded import Outcome
-from mpt_score.trainings import small_bert, small_mae
+from mpt_score.trainings import small_bert
 
 
 def _small_bert() -> Arrays:
     return {"watched": small_bert.train_small_bert(small_bert.TINY).watched}
 
 
-def _small_mae() -> Arrays:
-    (settings,) = small_mae.TINY
-    x = data.images(settings.images).grid[: settings.num_train].float()
-    test = data.images(settings.images, "test").grid[: settings.num_test].float()
-    rows = []
-    for seed in settings.seeds:
-        model = small_mae.train_small_mae(settings, x, seed=seed).model
-        sizes = settings.sizes(model.num_features)
-        generator = seeded(1000 + seed)
-        curve = model.fitted_curve(
-            x[: settings.num_variance], test, generator=generator, sizes=sizes
-        )
-        rows.append(curve.score)
-    return {"scores": torch.stack(rows)}
-
-
 TRAININGS = {
     "small-bert": _small_bert,
-    "small-mae": _small_mae,
 }
 
 

@@ -23,6 +23,8 @@ from experiments.experiment import (
 )
 from experiments.paper.table_2 import shape_distance_to_bert
 from experiments.records import finding_over
+from experiments.trainings import small_mae
+from experiments.trainings.small_mae import SmallMAESettings, sizes_of
 from mpt_lml import data, masks, scores
 from mpt_lml.models.base import Grouped
 from mpt_lml.models.ppca import PPCA
@@ -32,8 +34,6 @@ from mpt_lml.results import trapezoid_weights
 from mpt_score.networks import load_network, random_twin
 from mpt_score.networks.hub import VIT_MAE_BASE
 from mpt_score.networks.vit_mae import IMAGENET, ViTMAE
-from mpt_score.trainings import small_mae
-from mpt_score.trainings.small_mae import SmallMAESettings, sizes_of
 
 
 class _Images(NamedTuple):

@@ -19,7 +19,6 @@ from mpt_score.networks.symbol_bert import SymbolBERT
 from mpt_score.networks.vit_mae import ViTMAE
 from mpt_score.quantities.sentence_curves import SentenceCurves
 from mpt_score.trainings.small_bert import SmallBertSettings, train_small_bert
-from mpt_score.trainings.small_mae import SmallMAESettings, new_mae, train_small_mae
 
 NET = tiny()
 READER = tokenizer()
@@ -136,29 +135,7 @@ def vit_mae_calls() -> list[Call]:
     ]
     for name in ("residuals", "squared_error", "image_scores"):
         calls.append(valid(getattr(IMAGES, name), PIXELS, generator=at(), sizes=[1, 3]))
-    few_steps = {
-        "images": "digits",
-        "patch_size": 2,
-        "num_steps": 2,
-        "seeds": (4,),
-        "rates": (0.5,),
-        "width": 8,
-        "num_layers": 1,
-        "batch_size": 2,
-        "learning_rate": 1e-3,
-        "matrix_rate": 0.01,
-        "num_train": 3,
-        "num_variance": 3,
-        "num_test": 3,
-    }
-    small = SmallMAESettings(**few_steps)
-    return [
-        *calls,
-        valid(SmallMAESettings, **few_steps),
-        valid(small.sizes, 4),
-        valid(new_mae, small, PIXELS, seed=4),
-        valid(train_small_mae, small, PIXELS, seed=4),
-    ]
+    return calls
 
 
 def token_calls() -> list[Call]:

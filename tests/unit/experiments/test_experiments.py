@@ -31,7 +31,7 @@ from mpt_lml.data import image_sets
 from mpt_lml.files import read_json
 from mpt_lml.recorded import Finding, Outcome
 from mpt_score import networks, texts
-from mpt_score.trainings import small_bert, small_mae
+from mpt_score.trainings import small_bert
 
 ROOT = Path(__file__).parents[3]
 
@@ -57,30 +57,12 @@ def test_quick_presets_run_and_their_findings_are_in_the_ledger(name: str, quick
 
 def test_every_training_of_the_pages_can_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a few steps of each: the pages repeat all of them, and compare."""
-    (small,) = small_mae.TINY
-    monkeypatch.setattr(small_mae, "TINY", (dataclasses.replace(small, num_steps=2),))
     for module in (small_bert,):
         monkeypatch.setattr(module, "TINY", dataclasses.replace(module.TINY, num_steps=2))
     outcome = experiment.run("trainings", device="cpu")
     assert {name.partition("/")[0] for name in outcome.arrays} == set(tiny_trainings.TRAININGS)
     json.dumps(as_dict(outcome), allow_nan=False)
 
-
-def test_pages_compare_with_what_a_training_ends_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the small MAE, test images."""
-    # As if a score were the images' mean, and the variance from training images took its part.
-    model = SimpleNamespace(
-        num_features=16,
-        fitted_curve=lambda x, test, **_: SimpleNamespace(score=test.mean() - 10 * x.mean()),
-    )
-    monkeypatch.setattr(
-        small_mae, "train_small_mae", lambda *_, **seed: SimpleNamespace(model=model)
-    )
-    (settings,) = small_mae.TINY
-    x, test = (image_sets.images(settings.images, part).grid.float() for part in ("train", "test"))
-    expected = test[: settings.num_test].mean() - 10 * x[: settings.num_variance].mean()
-    found = tiny_trainings.TRAININGS["small-mae"]()["scores"]
-    torch.testing.assert_close(found, expected.expand(len(settings.seeds)))
 
 
 FROM_ARRAYS = (

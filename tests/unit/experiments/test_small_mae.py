@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import math
 import re
@@ -14,6 +15,7 @@ from unittest import mock
 
 import pytest
 import torch
+from chapter_cells import defined_by
 from first_steps import START_OF_ONE_CYCLE, after_adamw, clipped_to
 from models import generator
 from other_device import OtherDevice
@@ -22,6 +24,8 @@ from experiments import command, experiment, ledger
 from experiments.experiment import RunContext
 from experiments.paper import vit_mae
 from experiments.records import CheckpointMismatchError
+from experiments.trainings import small_mae
+from experiments.trainings.small_mae import FULL, SmallMAESettings, train_small_mae
 from mpt_lml import PPCA, data, masks
 from mpt_lml.files import read_json
 from mpt_lml.models.base import Grouped
@@ -29,8 +33,6 @@ from mpt_lml.recorded import load
 from mpt_score import networks
 from mpt_score.networks import hub
 from mpt_score.networks.vit_mae import ViTMAE
-from mpt_score.trainings import small_mae
-from mpt_score.trainings.small_mae import FULL, TINY, SmallMAESettings, train_small_mae
 
 pytest.importorskip("transformers")
 SMALL = SmallMAESettings(
@@ -126,12 +128,43 @@ def test_a_step_is_one_of_adamw_on_the_loss() -> None:
 
 
 def test_a_tiny_training_gains() -> None:
-    (settings,) = TINY
-    x = digits(settings.num_train)
+    x = digits(200)
+    settings = small(num_steps=100, width=16, batch_size=32)
     trained = train_small_mae(settings, x, seed=4)
     assert trained.num_steps == len(trained.losses) == 100
     assert trained.losses[-16:].mean() < 0.8 * trained.losses[:16].mean()
     assert not trained.model.network.training
+
+
+@functools.cache
+def page() -> dict[str, Any]:
+    """What chapter 13 defines for its training; its own is run at the page's tiny settings."""
+    cells = ("def units_of", "def ask", "class Settings", "FULL = Settings")
+    return defined_by("13-images", *cells)
+
+
+def test_the_settings_of_the_page_are_those_of_the_record() -> None:
+    full = page()["FULL"]
+    names = {"rate": "learning_rate", "steps": "num_steps"}
+    names |= {name: name for name in ("images", "patch_size", "width", "matrix_rate", "batch_size")}
+    for of_the_page, of_the_record in names.items():
+        assert getattr(full, of_the_page) == getattr(FULL[0], of_the_record)
+    assert full.seed == FULL[0].seeds[0]
+    shape = page()["yours"].config
+    assert shape.num_hidden_layers == FULL[0].num_layers and shape.decoder_num_hidden_layers == 1
+
+
+@pytest.mark.parametrize("matrix_rate", [None, 0.03])
+def test_the_page_trains_as_the_experiment(matrix_rate: float | None) -> None:
+    """Twenty steps from the same weights, past the sixteen sizes of a cycle: the same losses."""
+    shared = {"patch_size": 2, "width": 8, "batch_size": 4, "matrix_rate": matrix_rate}
+    x = digits(20)
+    settings = small(num_steps=20, learning_rate=0.01, num_layers=2, **shared)
+    expected = train_small_mae(settings, x, seed=6)
+    network = networks.small_mae(8, 1, 2, seed=6, width=8, num_layers=2, decoder_layers=1)
+    of_page = page()["Settings"](steps=20, rate=0.01, seed=6, **shared)
+    losses = page()["train"](network, x.double(), of_page)
+    torch.testing.assert_close(torch.tensor(losses), expected.losses, atol=1e-3, rtol=0)
 
 
 class Interrupted:

@@ -21,7 +21,7 @@ from mpt_score.networks.build import small_mae
 from mpt_score.networks.devices import require_device
 from mpt_score.networks.vit_mae import ViTMAE, masking_noise
 
-__all__ = ["FULL", "TINY", "SmallMAESettings", "TrainedMAE", "new_mae", "train_small_mae"]
+__all__ = ["FULL", "SmallMAESettings", "TrainedMAE", "new_mae", "train_small_mae"]
 
 _STEPS_OF_A_BLOCK = 100  # whose rows and masks are drawn, and moved, together
 _LARGEST_NORM = 1.0  # of the gradient
@@ -88,23 +88,6 @@ FULL = (
 )
 """The nine networks of the record ``figure-6``: three sets of images, three seeds."""
 
-TINY = (
-    SmallMAESettings(
-        images="digits",
-        patch_size=2,
-        num_steps=100,
-        seeds=(4, 44),
-        rates=(0.1, 0.5, 0.9),
-        width=16,
-        num_layers=1,
-        matrix_rate=None,
-        num_train=200,
-        num_variance=50,
-        num_test=50,
-    ),
-)
-"""A second on a CPU, on images that are always there."""
-
 
 class TrainedMAE(NamedTuple):
     """A masked autoencoder as a model, and how its training went.
@@ -137,7 +120,7 @@ def train_small_mae(
     until then is returned.
 
     Args:
-        settings: one of :data:`FULL` or :data:`TINY`, or others.
+        settings: one of :data:`FULL`, or others.
         x: training images, their pixels in [0, 1].
         seed: of the first weights, and of sizes, rows and masks.
         device: where it computes; None is where ``x`` is.
@@ -176,7 +159,7 @@ def new_mae(settings: SmallMAESettings, x: Float[Tensor, "N C H W"], *, seed: In
     Returns:
         The model, with the variance 1, where ``x`` is.
 
-    >>> new_mae(TINY[0], torch.rand(3, 1, 8, 8), seed=4).num_features
+    >>> new_mae(SmallMAESettings(patch_size=2), torch.rand(3, 1, 8, 8), seed=4).num_features
     16
     """
     channels = double(x).movedim(1, 0).flatten(1)
