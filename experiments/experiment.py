@@ -15,12 +15,12 @@ from torch import Tensor
 
 from experiments.records import computed_once, environment
 from experiments.registry import EXPERIMENTS
+from experiments.seeds import require_seeds
 from mpt_lml import recorded
 from mpt_lml.checks import FilePath, checked
 from mpt_lml.files import book_file, read_json
 from mpt_lml.fit import Progress, silent
 from mpt_lml.recorded import Outcome
-from mpt_lml.trainings import require_seeds
 from mpt_score.networks import fingerprint
 from mpt_score.networks.hub import (
     BERT_BASE,

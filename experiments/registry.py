@@ -183,12 +183,6 @@ EXPERIMENTS = {
         "about 6 min",
         "Which masking rate? The book's small BERT on held-out books and Wikipedia.",
     ),
-    "trainings": Entry(
-        "experiments.tiny_trainings",
-        "Trainings",
-        "about 10 s",
-        "The trainings of the chapters at tiny settings, which pages compare with.",
-    ),
     "unbiased": Entry(
         "experiments.paper.convergence",
         "Unbiased",

@@ -6,14 +6,14 @@ from jaxtyping import Int
 from torch import Tensor
 
 from experiments.experiment import Arrays, Experiment, RunContext, setting
-from mpt_lml.recorded import Finding, Outcome
-from mpt_score.trainings.small_bert import (
+from experiments.trainings.small_bert import (
     SmallBertSettings,
     TrainingText,
     held_out_rows,
     new_network,
     train,
 )
+from mpt_lml.recorded import Finding, Outcome
 
 
 class SmallBert(Experiment, name="small-bert", resumable=True):

@@ -13,6 +13,7 @@ from experiments.experiment import Experiment, RunContext, seeded, setting
 from experiments.paper.area import shape_distance
 from experiments.paper.bert import GLUE, OnSentences, pair
 from experiments.records import finding_over
+from experiments.trainings.small_bert import train_tokenizer
 from mpt_lml.data import published_curves
 from mpt_lml.recorded import Finding, Outcome
 from mpt_lml.theory import rates
@@ -21,7 +22,6 @@ from mpt_score.networks.hub import require_transformers
 from mpt_score.quantities.sentence_curves import PAPER_UNIT
 from mpt_score.texts import bert_vocabulary, sentences
 from mpt_score.tokens import Tokens
-from mpt_score.trainings.small_bert import train_tokenizer
 
 SETS = ("ax", "cola", "qnli", "mrpc", "sst2")  # of the authors' files; the last is not in Table 2
 

@@ -7,13 +7,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from experiments.seeds import require_seeds
 from experiments.trainings.side_by_side import train_side_by_side
 from mpt_lml import masks, scores
 from mpt_lml.checks import Count, Positive, Within, checked
 from mpt_lml.fit import Progress, silent
 from mpt_lml.models.base import ConditionalModel
 from mpt_lml.models.hmm import HMM
-from mpt_lml.trainings import require_seeds
 from mpt_lml.verdicts import mean_and_error
 from mpt_score.networks.symbol_bert import SymbolBERT
 

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Muon
 from torch.optim.lr_scheduler import OneCycleLR
 
+from experiments.seeds import require_seeds
 from mpt_lml import masks
 from mpt_lml.checks import Count, Index, Positive, Rate, checked
 from mpt_lml.fit import Progress, silent
 from mpt_lml.numerics import double
-from mpt_lml.trainings import require_seeds
 from mpt_score.networks.build import small_mae
 from mpt_score.networks.devices import require_device
 from mpt_score.networks.vit_mae import ViTMAE, masking_noise

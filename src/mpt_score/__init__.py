@@ -12,7 +12,6 @@ The modules, in the order in which a stranger should read them:
 * ``networks.masked_lm``: a network as a conditional model, the conventions of its family included.
 * ``networks.symbol_bert``: a small BERT of symbols, for the book's known language.
 * ``networks.vit_mae``: masked autoencoders of images.
-* ``trainings.small_bert``: the training of the book's own BERT, from nothing.
 * ``scorer``: a network with its tokenizer.
 * ``loading``: from a name, a folder or a function to a scorer.
 * ``quantities``: what is asked of texts, pairs, answers, words and curves, and how it is summed.

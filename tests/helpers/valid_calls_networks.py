@@ -18,7 +18,6 @@ from mpt_score.networks.residues import VOCABULARY, ResidueTokenizer
 from mpt_score.networks.symbol_bert import SymbolBERT
 from mpt_score.networks.vit_mae import ViTMAE
 from mpt_score.quantities.sentence_curves import SentenceCurves
-from mpt_score.trainings.small_bert import SmallBertSettings, train_small_bert
 
 NET = tiny()
 READER = tokenizer()
@@ -58,23 +57,7 @@ def network_calls() -> list[Call]:
         valid(networks.require_available, folder),
     ]
     bert = SymbolBERT(3, 4, width=8, seed=4)
-    few_steps = {
-        "source": "written",
-        "seed": 5,
-        "vocab_size": 100,
-        "width": 32,
-        "num_layers": 1,
-        "num_steps": 2,
-        "batch_tokens": 128,
-        "num_held_out": 2,
-        "watch_every": 1,
-        "half_precision": True,
-    }
-    from_nothing = [
-        valid(SmallBertSettings, **few_steps),
-        valid(train_small_bert, SmallBertSettings(**few_steps), device="cpu"),
-    ]
-    return [*calls, *from_nothing, *methods_of(bert, WORDS)]
+    return [*calls, *methods_of(bert, WORDS)]
 
 
 def masked_lm_calls() -> list[Call]:

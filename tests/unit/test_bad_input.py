@@ -16,6 +16,7 @@ from torch import Tensor
 
 import mpt_score
 from experiments import experiment
+from experiments.seeds import require_seeds
 from mpt_lml import (
     HMM,
     PPCA,
@@ -46,7 +47,6 @@ from mpt_lml.page import glue
 from mpt_lml.results import Estimate, MaskCurve
 from mpt_lml.theory import diffusion, godambe, rates
 from mpt_lml.theory.godambe import GaussianFamily, Godambe
-from mpt_lml.trainings import require_seeds
 from mpt_score import networks, tokens
 from mpt_score.texts import sentences
 from mpt_score.tokens import Tokens, require_texts

@@ -13,6 +13,7 @@ from other_device import OtherDevice
 from tiny_bert import LINES, MASK, some_lines, tiny, tokenizer
 
 from experiments import experiment
+from experiments.trainings.small_bert import mean_score
 from mpt_lml.data import sources
 from mpt_lml.recorded import Outcome
 from mpt_score import texts
@@ -23,7 +24,6 @@ from mpt_score.networks.hub import (
     VIT_MAE_BASE,
     VIT_MAE_BASE_COMMIT,
 )
-from mpt_score.trainings.small_bert import mean_score
 
 ENLARGED = pytest.mark.filterwarnings("ignore:images .* become")
 

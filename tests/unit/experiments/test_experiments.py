@@ -21,7 +21,7 @@ from other_device import OtherDevice
 from safetensors import safe_open
 from tiny_bert import tiny, tokenizer
 
-from experiments import antibodies, command, experiment, ledger, recording, records, tiny_trainings
+from experiments import antibodies, command, experiment, ledger, recording, records
 from experiments.experiment import RunContext
 from experiments.paper import training
 from experiments.records import CheckpointMismatchError, as_dict
@@ -31,18 +31,13 @@ from mpt_lml.data import image_sets
 from mpt_lml.files import read_json
 from mpt_lml.recorded import Finding, Outcome
 from mpt_score import networks, texts
-from mpt_score.trainings import small_bert
 
 ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=pytest.mark.xdist_group(name))
-        for name in experiment.names()
-        if name != "trainings"  # has no preset of its own: below
-    ],
+    [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in experiment.names()],
 )
 def test_quick_presets_run_and_their_findings_are_in_the_ledger(name: str, quick) -> None:
     outcome, _ = quick(name)
@@ -53,16 +48,6 @@ def test_quick_presets_run_and_their_findings_are_in_the_ledger(name: str, quick
         assert entries[found_id]["command"] == f"python -m experiments run {name}", found_id
         assert math.isfinite(found.measured)
     json.dumps(as_dict(outcome), allow_nan=False)
-
-
-def test_every_training_of_the_pages_can_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a few steps of each: the pages repeat all of them, and compare."""
-    for module in (small_bert,):
-        monkeypatch.setattr(module, "TINY", dataclasses.replace(module.TINY, num_steps=2))
-    outcome = experiment.run("trainings", device="cpu")
-    assert {name.partition("/")[0] for name in outcome.arrays} == set(tiny_trainings.TRAININGS)
-    json.dumps(as_dict(outcome), allow_nan=False)
-
 
 
 FROM_ARRAYS = (

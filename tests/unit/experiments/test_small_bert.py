@@ -12,17 +12,15 @@ from typing import Any
 
 import pytest
 import torch
+from chapter_cells import defined_by
 from first_steps import START_OF_ONE_CYCLE, after_adamw, clipped_to
 from other_device import OtherDevice
 
 from experiments.experiment import RunContext
 from experiments.records import CheckpointMismatchError
 from experiments.small_bert import SmallBert
-from mpt_lml.files import read_json
-from mpt_lml.recorded import Finding
-from mpt_score import networks, texts
-from mpt_score.trainings import small_bert
-from mpt_score.trainings.small_bert import (
+from experiments.trainings import small_bert
+from experiments.trainings.small_bert import (
     FULL,
     SPECIAL_TOKENS,
     TINY,
@@ -31,6 +29,9 @@ from mpt_score.trainings.small_bert import (
     train_small_bert,
     train_tokenizer,
 )
+from mpt_lml.files import read_json
+from mpt_lml.recorded import Finding
+from mpt_score import networks, texts
 
 FEW = replace(TINY, num_steps=8, watch_every=3)
 
@@ -258,3 +259,56 @@ def test_vocabularies_do_not_depend_on_the_run() -> None:
     pieces = sorted(once.get_vocab(), key=once.get_vocab().get)
     assert pieces[:5] == list(SPECIAL_TOKENS)
     assert pieces[5:] == sorted(pieces[5:])
+
+
+# -- the same training on a page -----------------------------------------------------------------------
+
+
+@functools.cache
+def page() -> dict[str, Any]:
+    """What chapter 12 defines for its training; its own is run at the page's tiny settings."""
+    cells = ("networks.load_small_bert()", "class Settings", "FULL = Settings")
+    return defined_by("12-bert", *cells)
+
+
+def test_the_settings_of_the_page_are_those_of_the_record() -> None:
+    full, record = page()["FULL"], small_bert.FULL
+    names = {"steps": "num_steps"}
+    names |= {name: name for name in ("source", "width", "num_layers", "batch_tokens", "seed")}
+    for of_the_page, of_the_record in names.items():
+        assert getattr(full, of_the_page) == getattr(record, of_the_record)
+    assert full.rate == small_bert._LEARNING_RATE
+    assert len(page()["tokenizer"]) <= record.vocab_size
+    expected = networks.small_masked_lm(6000, seed=4, width=32, num_layers=2)
+    assert type(page()["yours"]) is type(expected)
+
+
+def test_a_step_of_the_page_has_the_objective_of_the_experiment() -> None:
+    """At its rows and masks, of windows and of whole sentences."""
+    names = page()
+    network = names["yours"]
+    text = names["Text"](texts.sentences("written").first)
+    for step in (0, 1):
+        g = torch.Generator().manual_seed(step)
+        ids = text.draw(step, 256, g)
+        assert (ids[:, 0] == names["tokenizer"].cls_token_id).all()
+        assert (ids[:, -1] == names["tokenizer"].sep_token_id).all()
+        hidden = names["draw_hidden"](ids, g)
+        assert not hidden[:, [0, -1]].any() and hidden.any(dim=1).all()
+        assert hidden[::2].sum(dim=1).max() <= 1 + 0.3 * (ids.shape[1] - 2)
+        mask_token = names["tokenizer"].mask_token_id
+        expected = small_bert.mean_score(network, ids, hidden[:, 1:-1], mask_token)
+        found = names["score_of_rows"](network, ids, hidden)
+        torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+
+
+def test_the_rows_of_the_page_are_those_of_the_experiment() -> None:
+    names = page()
+    sentences = texts.sentences("written").first
+    text = names["Text"](sentences)
+    expected = small_bert.TrainingText(sentences, names["tokenizer"], 256)
+    windows = text.draw(0, 256, torch.Generator().manual_seed(3))
+    torch.testing.assert_close(
+        windows, expected.draw(0, generator=torch.Generator().manual_seed(3))
+    )
+    assert text.draw(1, 256, torch.Generator().manual_seed(3)).shape[1] < 64

@@ -1,4 +1,4 @@
-"""Trainings that pages and experiments share, at the settings of a record and at tiny ones."""
+"""The check of seeds, of which each is one replicate."""
 
 from collections.abc import Sequence
 
