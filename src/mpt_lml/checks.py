@@ -34,10 +34,10 @@ one (``data_device``). Masks, orders and other indices follow them, and so do nu
 they are moved there before the function is called. Generators are on the CPU, so that draws are the
 same on every device.
 
-Validation always runs, also where one public function calls another: it takes some microseconds. The
-one exception is ``scores.mask_score``, whose check takes longer than its arithmetic: other modules
-call its body, ``_mask_score``. A name without an underscore that is not in ``__all__`` is for other
-modules of these packages, and may check nothing.
+Validation always runs, also where one public function calls another: it takes some microseconds. Where
+an inner loop would feel it, other modules call a body with an underscore, such as ``_mask_score``,
+whose check takes longer than its arithmetic. A name without an underscore that is not in ``__all__``
+is for other modules of these packages, and may check nothing.
 
 Conditions that no annotation can state, and results of functions that a user passes in, are checked by
 :func:`check` and the ``require_...`` functions below. Checks of one domain are in its module.
@@ -53,7 +53,7 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from numbers import Real
@@ -442,8 +442,6 @@ def _collection_rule(kind: type, arguments: tuple[Any, ...]) -> _Rule:
         accepted = collections.abc.Sequence if kind is tuple else kind
     else:
         return functools.partial(_check_kind, kind=kind)
-    if issubclass(accepted, Iterator):  # looking at its items would use them up
-        item = None
 
     def check_collection(name: str, value: Any, call: _Call) -> None:
         _check_kind(name, value, call, kind=accepted)

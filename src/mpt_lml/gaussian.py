@@ -32,7 +32,7 @@ MAX_SIGNAL_TO_NOISE = 2e10
 times that, in parts of themselves: 4e-6 here."""
 
 MAX_DEVIATION = 1e5
-"""Largest |x_j − μ_j|/σ. Its square is 10¹⁰, and a sum of such squares has a rounding error of 1e-6."""
+"""Largest distance of x_j from μ_j, in σ. Its square is 10¹⁰, and a sum of such squares has a rounding error of 1e-6."""
 
 _MOST_ROUNDING = 1e-8
 """Largest error of rounding, in nats a coordinate, with which a dense covariance is accepted."""
@@ -111,7 +111,7 @@ def condition_dense(
     :class:`LowRankPosterior`.
 
     Args:
-        x: data, (N, D); what it holds in A is not read.
+        x: data, (N, D), finite; what it holds in A does not change the answer.
         mean: (D,).
         covariance: symmetric positive definite, (D, D).
         mask: A, (D,), boolean; True means masked.
@@ -213,8 +213,8 @@ class LowRankPosterior:
     from 1e-6 to 1e6 and data are up to 10 standard deviations from the model. The condition number of
     that matrix is 1 + ‖W‖²/σ² at most, and with smaller noise errors grow with it: the largest that was
     measured at ‖W‖² = 10¹⁰ σ² is 4e-5 nats. With data further out they grow with the square of the
-    distance, as log-densities do. Parameters with ‖W‖² > 2·10¹⁰ σ² are refused, and data with
-    |x_j − μ_j| > 10⁵ σ.
+    distance, as log-densities do. Parameters with ‖W‖² > 2·10¹⁰ σ² are refused, and by log-densities
+    and their means also data that are further than 10⁵ σ from μ in a coordinate. :meth:`of` makes one.
 
     >>> W, R = torch.ones(3, 1), torch.tensor([[True, True, False]])
     >>> LowRankPosterior.of(W, torch.tensor(1.0), R).variance()[0, 2]  # 1 + 1 / (1 + 2)
@@ -265,7 +265,10 @@ class LowRankPosterior:
         return cls(loadings, noise_variance, weights, *matrices, smallest_noise, dtype)
 
     def variance(self) -> Float[Tensor, "*B P D"]:
-        """Conditional variance of every coordinate j given x_R: σ² (1 + T_jᵀT_j), (..., P, D)."""
+        """Conditional variance of each masked x_j given x_R: σ² (1 + T_jᵀT_j), (..., P, D).
+
+        For j in R it is that of a second measurement of x_j.
+        """
         return self._variance().to(self.dtype)
 
     def mean_and_residual(self, centered: Float[Tensor, "... N D"]) -> tuple[Tensor, Tensor]:
@@ -306,7 +309,7 @@ class LowRankPosterior:
         return values.to(self.dtype)
 
     def mean_log_conditional(self, moment: Float[Tensor, "*#B D D"]) -> Float[Tensor, "*B P D"]:
-        """Mean over data of :meth:`log_conditional`, from their second moment.
+        """Mean over data of log p(x_j | x_R), from their second moment; entries of R are not set to 0.
 
         The mean squared residual is ``C_jj − 2 T_jᵀ T_R C_:j + T_jᵀ (T_R C T_Rᵀ) T_j``: O(D² K) a
         mask, whatever N.

@@ -352,18 +352,18 @@ def find_modes(
 ) -> tuple[Float[Tensor, "N K"], Float[Tensor, "N K K"]]:
     """Find the modes of log p(x_n, z) in z, and the curvature there.
 
-    Damped Newton with automatic derivatives, all data at once; the Hessian's eigenvalues are floored
-    at 1, the prior's.
+    Damped Newton with automatic derivatives, all data at once; the negative Hessian's eigenvalues
+    are at least 1, the prior's.
 
     Args:
         log_joint: log p(x_n, z), nats, (N,), from z (N, K).
         start: where the search begins, (N, K).
         max_steps: of Newton's method.
         tolerance: length of a step, in posterior standard deviations, at which the search ends.
-        accepted: length of the last step that is still a mode; ``tolerance`` by default.
+        accepted: longest last step with which the search counts as arrived; ``tolerance`` by default.
 
     Returns:
-        The modes, (N, K), and the negative Hessians there, (N, K, K).
+        The modes, (N, K), and the negative Hessians there, with eigenvalues of at least 1, (N, K, K).
 
     Raises:
         RuntimeError: when a step still moves by more than is ``accepted`` at the end.

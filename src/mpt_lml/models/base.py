@@ -12,7 +12,7 @@ from torch import Tensor
 from mpt_lml.checks import Count, Data, check, checked, require_entries, require_memory
 from mpt_lml.masks import each_masks_something
 from mpt_lml.models.trial import validate_conditionals
-from mpt_lml.numerics import WORKING_BYTES, chunks, full_precision, is_autocast_on
+from mpt_lml.numerics import WORKING_BYTES, chunks, full_precision
 
 __all__ = ["ConditionalModel", "FromFunction", "Grouped", "TractableModel"]
 
@@ -36,10 +36,10 @@ _PAIRS_OF_A_FUNCTION = 512
 class ConditionalModel(ABC):
     """Given the observed coordinates of x, what is log p(x_j | x_R) for each masked one?
 
-    The four public methods check their arguments, choose the precision, cut the pairs of a datum and
-    a mask into batches, and put zeros where nothing is masked. A subclass writes mathematics only:
-    ``_log_each`` (one mask a datum), or ``_log_conditional`` (every mask with every datum) where that
-    is cheaper than its pairs. Their arguments have been checked, x by ``require_data``. Their values
+    The four public methods check their arguments, choose the precision, and cut the pairs of a datum
+    and a mask into batches. All but ``log_values`` put zeros where nothing is masked. A subclass writes
+    mathematics only: ``_log_each`` (one mask a datum), or ``_log_conditional`` (every mask with every
+    datum) where that is cheaper than its pairs. Their arguments have been checked, x by ``require_data``. Their values
     where nothing is masked are ignored. A model with tensors names their device by ``data_device``, so
     that data on another one are refused.
 
@@ -99,7 +99,7 @@ class ConditionalModel(ABC):
             mask: one mask a datum, (B, D), boolean; True means masked.
 
         Returns:
-            Nats, (B, D, V).
+            Nats, (B, D, V); what stands where nothing is masked is not defined.
 
         Raises:
             TypeError: where coordinates are not discrete, and as :meth:`log_each`.
@@ -227,7 +227,7 @@ def _zero_outside(values: Tensor, mask: Tensor) -> Tensor:
 class TractableModel(ConditionalModel):
     """A model whose joint and marginal probabilities are known exactly.
 
-    They are computed in the precision of its numbers, under ``torch.autocast``, too.
+    Results have the precision of the model's numbers, under ``torch.autocast``, too.
 
     A subclass writes ``_log_subset_marginal`` and ``_sample``, and one of the two methods that
     :class:`ConditionalModel` asks for: conditionals are not derived from marginals, whose differences
@@ -241,7 +241,7 @@ class TractableModel(ConditionalModel):
     """
 
     def _precision(self) -> AbstractContextManager[None]:
-        return full_precision() if is_autocast_on() else nullcontext()
+        return full_precision()
 
     @checked
     def log_marginal(self, x: Data) -> Float[Tensor, " N"]:
@@ -430,7 +430,7 @@ class Grouped(ConditionalModel):
 
     def _mean_log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
         if self.jointly:
-            return self._log_conditional(x, mask).mean(dim=1)
+            return super()._mean_log_conditional(x, mask)
         return self._sum_of_members(self.model.mean_log_conditional(x, self._members(mask)))
 
     def _log_joint_of_groups(self, x: Tensor, mask: Tensor) -> Tensor:

@@ -44,7 +44,6 @@ def second_moment(x: Float[Tensor, "N D"]) -> Float[Tensor, "D D"]:
 
 
 @checked(finite=False)
-@full_precision()
 def log_marginal(
     loadings: _Loadings, noise_variance: _NoiseVariance, moment: _Moment
 ) -> Float[Tensor, "*B"]:
@@ -104,7 +103,6 @@ def _scores_of(posterior: LowRankPosterior, moment: Tensor, mask: Tensor) -> Flo
 
 
 @checked(finite=False)
-@full_precision()
 def sampled(
     loadings: _Loadings, noise_variance: _NoiseVariance, moment: _Moment, mask: _MasksOfEachRun
 ) -> Float[Tensor, "*B"]:
@@ -131,7 +129,6 @@ def sampled(
 
 
 @checked(finite=False)
-@full_precision()
 def exact(
     loadings: _Loadings, noise_variance: _NoiseVariance, moment: _Moment, law: masks.SizeLaw
 ) -> Float[Tensor, "*B"]:
@@ -166,7 +163,6 @@ def exact(
 
 
 @checked(finite=False)
-@full_precision()
 def curve(
     loadings: _Loadings, noise_variance: _NoiseVariance, moment: _Moment
 ) -> Float[Tensor, "*B D"]:
