@@ -32,7 +32,7 @@ MAX_SIGNAL_TO_NOISE = 2e10
 times that, in parts of themselves: 4e-6 here."""
 
 MAX_DEVIATION = 1e5
-"""Largest distance of x_j from μ_j, in σ. Its square is 10¹⁰, and a sum of such squares has a rounding error of 1e-6."""
+"""Largest distance of x_j from μ_j, in σ. A sum of squares of 10¹⁰ has a rounding error of 1e-6."""
 
 _MOST_ROUNDING = 1e-8
 """Largest error of rounding, in nats a coordinate, with which a dense covariance is accepted."""

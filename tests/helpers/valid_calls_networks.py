@@ -47,6 +47,7 @@ def network_calls() -> list[Call]:
         valid(networks.constant_scale, MAE),
         valid(networks.random_twin, MAE, seed=4),
         valid(networks.small_mae, 4, 1, 2, width=8, num_layers=1, decoder_layers=1, seed=4),
+        valid(networks.small_masked_lm, 40, width=32, num_layers=1, seed=4),
         valid(networks.load_small_bert),
         valid(SymbolBERT, 3, 4, width=8, seed=4),
         valid(SymbolBERT.load, None),

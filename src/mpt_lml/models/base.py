@@ -39,9 +39,9 @@ class ConditionalModel(ABC):
     The four public methods check their arguments, choose the precision, and cut the pairs of a datum
     and a mask into batches. All but ``log_values`` put zeros where nothing is masked. A subclass writes
     mathematics only: ``_log_each`` (one mask a datum), or ``_log_conditional`` (every mask with every
-    datum) where that is cheaper than its pairs. Their arguments have been checked, x by ``require_data``. Their values
-    where nothing is masked are ignored. A model with tensors names their device by ``data_device``, so
-    that data on another one are refused.
+    datum) where that is cheaper than its pairs. Their arguments have been checked, x by
+    ``require_data``. Their values where nothing is masked are ignored. A model with tensors names
+    their device by ``data_device``, so that data on another one are refused.
 
     ``_log_each`` is called with batches of pairs that fit the memory. ``_log_conditional`` is called
     with all pairs of a call, and has to cut them into batches itself; only means over data come with

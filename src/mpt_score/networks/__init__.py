@@ -38,4 +38,5 @@ __all__ = [
     "random_twin",
     "require_available",
     "small_mae",
+    "small_masked_lm",
 ]

@@ -92,6 +92,9 @@ def small_masked_lm(
 
     Returns:
         The network.
+
+    >>> small_masked_lm(100, width=32, num_layers=1, seed=0).config.vocab_size
+    100
     """
     require_transformers()
     import transformers as hub
