@@ -206,6 +206,7 @@ def mask_calls() -> list[Call]:
         valid(masks.all_masks, 3, 2),
         valid(masks.subsets, 3, instead="other"),
         valid(masks.row_of, HIDDEN),
+        valid(masks.sample_ranks, 3, 4, generator=at()),
         valid(masks.sample_masks, 2, 5, 2, generator=at()),
         valid(masks.stratified_masks, 2, 3, masks.UniformSize(), generator=at()),
         valid(masks.nested_masks, torch.tensor([[2, 0, 1], [0, 1, 2]])),

@@ -263,7 +263,7 @@ class GridConditional(TractableModel):
 
 def _require_sums(factors: Float[Tensor, "G N D"]) -> None:
     """Refuse log p(x_d | z_g) that are not finite, or add up to so much that rounding would be seen."""
-    totals = factors.sum(dim=-1)
+    totals = double(factors).sum(dim=-1)
     if not totals.sum().isfinite():
         remedy = "Look at what the decoder answers at the grid's nodes."
         require_entries("log p(x_d | z_g)", factors, ~factors.isfinite(), "finite", remedy)
