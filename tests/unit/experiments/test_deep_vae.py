@@ -126,6 +126,8 @@ def test_an_evaluation_is_of_the_steps_that_it_names() -> None:
     assert run.steps.tolist() == [0, 4, 8]
     shorter = train_deep_vae(replace(SHORT, num_steps=4), ELBO())
     assert torch.equal(run.log_p_x[:2], shorter.log_p_x)
+    uneven = train_deep_vae(replace(SHORT, num_steps=6), ELBO())
+    assert uneven.steps.tolist() == [0, 4, 6]  # the last one, whatever track_every
     few = SHORT.images()[:3]
     assert torch.equal(run.log_p_x[2], deep_vae.log_p_x(run.parameters, few, SHORT).float())
     assert run.objective.shape == (8, 2) and (run.objective[-1] > run.objective[0]).all()

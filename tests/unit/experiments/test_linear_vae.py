@@ -273,3 +273,10 @@ def test_grids_against_importance_sampling() -> None:
     assert abs(coarse - weighted) > 5 * weighted.standard_error
     for found in (fine, model.adaptive_log_marginal(x).mean().item()):
         assert abs(found - weighted) < 4 * weighted.standard_error
+
+
+def test_steps_do_not_draw_the_numbers_of_the_start() -> None:
+    settings = linear_vae.LinearVAESettings(seeds=(4, 44))
+    loadings = linear_vae.start(settings, 3, "fixed")["loadings"]
+    for run, of_run in enumerate(linear_vae.generators_of_steps(settings)):
+        assert not torch.equal(torch.randn(3, 2, generator=of_run), loadings[run])

@@ -312,3 +312,18 @@ def test_the_rows_of_the_page_are_those_of_the_experiment() -> None:
         windows, expected.draw(0, generator=torch.Generator().manual_seed(3))
     )
     assert text.draw(1, 256, torch.Generator().manual_seed(3)).shape[1] < 64
+
+
+class OneTokenAWord:
+    """A tokenizer of as many tokens as a text has words."""
+
+    mask_token_id, cls_token_id, sep_token_id = 1, 2, 3
+
+    def __call__(self, text: list[str], **options: bool) -> dict[str, list[list[int]]]:
+        return {"input_ids": [[4] * len(sentence.split()) for sentence in text]}
+
+
+def test_a_window_may_end_with_the_text() -> None:
+    """Windows of 62 tokens start with a sentence: of three of 31, the first and the second."""
+    text = small_bert.TrainingText(["a " * 31] * 3, OneTokenAWord(), 256)
+    assert text.starts.tolist() == [0, 31]

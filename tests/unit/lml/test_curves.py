@@ -170,6 +170,23 @@ def test_marginals_too_large_for_their_differences_are_refused() -> None:
     )
 
 
+def test_a_difference_has_the_rounding_of_the_largest_level() -> None:
+    """Six independent coordinates: each has a sixth of the nats whose rounding it takes."""
+    model = PPCA(torch.zeros(6, 0), torch.tensor(1.0))
+    far = torch.full((1, 6), 300.0)
+    with pytest.raises(ValueError, match="nats of rounding in their differences"):
+        curves.subset_curve(model, far)
+
+
+@pytest.mark.bad_input
+def test_a_size_is_asked_for_once() -> None:
+    model = random_ppca(4, 2)
+    with pytest.raises(ValueError, match=r"sizes must be .* and increase, got \[1, 2, 2\]"):
+        curves.sampled_curve(
+            model, torch.ones(1, 4).double(), 2, generator=generator(), sizes=[1, 2, 2]
+        )
+
+
 def test_what_is_not_refused_has_its_digits() -> None:
     """All loadings are 1 and σ² is small: the first coordinate is far off, the others follow it.
 

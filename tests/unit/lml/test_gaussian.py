@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from functools import partial
 
@@ -256,6 +257,42 @@ class TestRefused:
             gaussian.condition_dense(x, x[0], flat, mask)
         with pytest.raises(ValueError, match=f"q has .*{self.MESSAGE}"):
             gaussian.divergence(torch.eye(5, dtype=torch.float64), flat)
+
+
+@pytest.mark.bad_input
+def test_one_datum_far_out_is_refused_among_many_near() -> None:
+    """Of data 300 standard deviations from the mean, one is enough."""
+    covariance = torch.diag(torch.tensor([1.0, 1e-6])).double()
+    x = torch.zeros(1000, 2, dtype=torch.float64)
+    x[3, 1] = 0.3
+    mask = torch.tensor([True, False])
+    gaussian.log_density(x[4:], x[0], covariance)
+    gaussian.condition_dense(x[4:], x[0], covariance, mask)
+    with pytest.raises(ValueError, match=TestRefused.MESSAGE):
+        gaussian.log_density(x, x[0], covariance)
+    with pytest.raises(ValueError, match=TestRefused.MESSAGE):
+        gaussian.condition_dense(x, x[0], covariance, mask)
+
+
+@pytest.mark.parametrize("unit", [1e-10, 1e10])
+def test_a_dense_log_density_knows_no_unit(unit: float) -> None:
+    covariance, _ = pair()
+    x = torch.randn(4, 5, generator=generator(3), dtype=torch.float64)
+    expected = gaussian.log_density(x, x[0], covariance) - 5 * math.log(unit)
+    found = gaussian.log_density(unit * x, unit * x[0], unit**2 * covariance)
+    torch.testing.assert_close(found, expected, atol=1e-9, rtol=0)
+
+
+def test_more_latents_than_one_product_for_all_masks_takes() -> None:
+    """D K² above the size of a core's cache."""
+    w = torch.randn(80, 60, generator=generator(1), dtype=torch.float64)
+    model = PPCA(w, 1.0)
+    x = model.sample(2, generator=generator(2))
+    observed = torch.arange(80) % 3 > 0
+    found = model.log_subset_marginal(x, observed[None])[0]
+    block = model.covariance[observed][:, observed]
+    expected = gaussian.log_density(x[:, observed], model.mean[observed], block)
+    torch.testing.assert_close(found, expected, atol=1e-8, rtol=0)
 
 
 MASK = masks.subsets(5)[1:]

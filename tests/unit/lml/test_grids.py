@@ -147,8 +147,30 @@ class TestGrids:
         with pytest.warns(RuntimeWarning, match="edge holds"):
             model.adaptive_log_marginal(x, extent=1.0)
 
+    @pytest.mark.bad_input
+    @pytest.mark.parametrize("total", [0.5, 2.0])
+    def test_weights_are_those_of_probabilities(self, total: float) -> None:
+        probabilities = torch.tensor([0.25, 0.75]).double()
+        nodes = torch.zeros(2, 1).double()
+        grids.Grid(nodes, probabilities.log())
+        with pytest.raises(ValueError, match="probabilities that sum to 1"):
+            grids.Grid(nodes, (total * probabilities).log())
+
     def test_fine_grids_are_silent(self) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             grids.trapezoid(2, 20)
             random_bernoulli(5, 2, 20).adaptive_log_marginal(every_datum(5))
+
+
+@pytest.mark.bad_input
+def test_a_search_that_ended_early_is_measured_in_standard_deviations() -> None:
+    """One Newton step from 1 leads to 1/2, where the gradient is −5/8 and the precision 7/4."""
+
+    def log_joint(z: Tensor) -> Tensor:
+        return (-0.5 * z.square() - 0.25 * z**4).sum(dim=-1)
+
+    start = torch.ones(1, 1).double()
+    grids.find_modes(log_joint, start, max_steps=1, accepted=0.5)
+    with pytest.raises(RuntimeError, match=r"after 1 Newton steps: 4\.7e-01 sd off"):
+        grids.find_modes(log_joint, start, max_steps=1, accepted=0.3)

@@ -298,3 +298,9 @@ def test_refused_with_a_reason(call, error, message) -> None:
 def test_ranks_are_those_of_a_sort(shape: tuple[int, ...]) -> None:
     draws = torch.rand(shape, generator=generator(), dtype=torch.float64)
     assert torch.equal(masks.ranks_of(draws), draws.argsort(dim=-1, stable=True))
+
+
+def test_a_quantile_on_a_bound_belongs_to_the_next_size() -> None:
+    quantile = torch.tensor([0.0, 0.25, 0.5, 0.75]).double()
+    assert masks.UniformSize().sizes_at(quantile, 4).tolist() == [1, 2, 3, 4]
+    assert masks.FixedSize(3).sizes_at(quantile, 4).tolist() == [3, 3, 3, 3]

@@ -607,3 +607,14 @@ def test_refuses_a_model_that_answers_nan() -> None:
     model = FromFunction(broken, 3)
     with pytest.raises(ValueError, match="model must answer logarithms of probabilities, got NaN"):
         orders.adaptive(model, torch.zeros(1, 3).long(), orders.left_to_right)
+
+
+def test_a_rule_may_answer_anything_where_nothing_is_hidden() -> None:
+    model = random_hmm(3, 3, 4)
+    x = model.sample(4, generator=generator(1))
+
+    def undefined_if_shown(mask: torch.Tensor, log_values: torch.Tensor) -> torch.Tensor:
+        return orders.confidence(mask, log_values).masked_fill(~mask, math.nan)
+
+    plain = orders.adaptive(model, x, orders.confidence)
+    assert torch.equal(orders.adaptive(model, x, undefined_if_shown).ranks, plain.ranks)

@@ -120,6 +120,16 @@ def test_what_double_precision_cannot_tell_is_refused_in_the_words_of_the_model(
 
 
 @pytest.mark.bad_input
+def test_squares_that_overflow_beside_the_variance_of_the_prior() -> None:
+    """The squares of y are 1e300; of what y says of a coordinate the variance is 1e8 times as large."""
+    model = ConjugateRegression(torch.full((4, 1), 1e4).double())
+    y = torch.full((1, 4), 1e150, dtype=torch.float64)
+    model.log_conditional(1e-10 * y, torch.eye(4).bool())
+    with pytest.raises(ValueError, match="its squares overflow"):
+        model.log_conditional(y, torch.eye(4).bool())
+
+
+@pytest.mark.bad_input
 @pytest.mark.parametrize("name", ["prior_scale", "shape", "rate"])
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
 def test_priors_must_be_positive(name: str, value: float) -> None:

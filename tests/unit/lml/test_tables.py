@@ -229,3 +229,11 @@ def test_a_random_table_that_fills_the_memory() -> None:
         ValueError, match=r"of sizes \(100, .* are 1\.000e\+16, more than the 262144"
     ):
         JointTable.random((100,) * 8, generator=generator())
+
+
+@pytest.mark.bad_input
+def test_a_value_that_another_column_could_have() -> None:
+    model = JointTable.random((2, 3), generator=generator())
+    model.log_marginal(torch.tensor([[1, 2]]))
+    with pytest.raises(ValueError, match=r"x must be 0\.\.1 in column 0, but x\[0, 0\] is 2"):
+        model.log_marginal(torch.tensor([[2, 2]]))

@@ -90,6 +90,16 @@ REFUSED = {
         ValueError,
         "parameters must have 'encoder/1/bias', got",
     ),
+    "noise of one run for the networks of two": (
+        lambda: objectives.elbo(
+            {name: value.repeat(2, 1, 1) for name, value in DENSE.items()},
+            torch.ones(2, 3),
+            torch.zeros(1, 2, 1),
+            0.5,
+        ),
+        ValueError,
+        "noise must have an axis of the B = 2 runs",
+    ),
     "a node at infinity": (
         lambda: vae.dense_model(DENSE, 0).log_table(torch.ones(1, 3), torch.tensor([[math.inf]])),
         ValueError,
