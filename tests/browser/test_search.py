@@ -48,7 +48,7 @@ FIRST = {
     "exact_curve": "api-mpt-lml",
     "Besag pseudolikelihood": "12-bert",
     "reconstruction error as log likelihood": "13-images",
-    "why does 15% masking work": "08-curve-shape",
+    "why does 15% masking work": "12-bert",
     "left to right or any order": "04-orders",
     "inconsistent conditionals": "04-orders",
     "Gaussian conditional distribution": "05-ppca",
@@ -154,7 +154,7 @@ def test_pages_with_most_of_the_words_count_half(search) -> None:
     one = search("telescoping Shapley SymPy")
     assert one[0] == "book/02-chain-rule.html" and len(one) > 1
     says = search.page.locator(".search-summary").inner_text()
-    assert says.startswith("One page has these words") and "more have most of them" in says
+    assert says.startswith("One page has these words") and "of them" in says.partition("more ")[2]
     assert "book/scoring-guide.html" in search("score a protein sequence with ESM")
 
 
