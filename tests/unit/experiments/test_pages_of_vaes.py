@@ -83,7 +83,7 @@ class TestLinearVAE:
 
 
 class TestDeepVAE:
-    page = defined_by("10-deep-vae")
+    page = defined_by("10-deep-vae", "variance")
 
     def test_full_is_the_record(self) -> None:
         full = self.page.FULL
