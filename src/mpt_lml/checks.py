@@ -133,8 +133,8 @@ def checked(function: Any = None, *, finite: bool = True) -> Any:
 
     Returns:
         The function (or class), with the same signature. It raises ``TypeError`` for a wrong type or
-        dtype, ``ValueError`` for a wrong shape, number or word, and ``MemoryError`` where the CPU has
-        no memory for its result.
+        dtype, ``ValueError`` for a wrong shape, number or word, ``RuntimeError`` under
+        ``torch.autocast``, and ``MemoryError`` where the CPU has no memory for its result.
 
     >>> from jaxtyping import Float
     >>> @checked
@@ -168,6 +168,11 @@ def _checked_function(function: Callable, finite: bool, owner: type | None) -> C
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+            raise RuntimeError(
+                f"{_name_of(function)} must not be called under torch.autocast, which rounds products to "
+                "three digits. Put only the call of your network under it."
+            )
         given = dict(zip(names, args, strict=False))
         if kwargs:
             given.update(kwargs)
@@ -186,13 +191,17 @@ def _checked_function(function: Callable, finite: bool, owner: type | None) -> C
             return function(*positional, **(kwargs | moved))
         except RuntimeError as error:
             if _OUT_OF_MEMORY.search(str(error)):
-                name = function.__qualname__.removesuffix(".__init__")
                 raise MemoryError(
-                    f"{name} needs more memory than there is. Give it smaller sizes, or fewer at a time."
+                    f"{_name_of(function)} needs more memory than there is. Give it smaller sizes, or "
+                    "fewer at a time."
                 ) from error
             raise
 
     return wrapper
+
+
+def _name_of(function: Callable) -> str:
+    return function.__qualname__.removesuffix(".__init__")
 
 
 def _rules_of(function: Callable, owner: type | None) -> dict[str, "_Rule"]:

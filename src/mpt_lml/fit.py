@@ -24,7 +24,7 @@ from mpt_lml.checks import (
     require_gradient,
     require_memory,
 )
-from mpt_lml.numerics import differentiable, double, without_inference
+from mpt_lml.numerics import double
 from mpt_lml.results import History, Maxima
 
 __all__ = ["bfgs", "maximize"]
@@ -44,7 +44,6 @@ def silent(items: Iterable[Any], description: str) -> Iterable[Any]:
 
 
 @checked
-@differentiable()
 def maximize(
     parameters: Parameters,
     objective: Objective,
@@ -253,7 +252,6 @@ class _QuasiNewton(NamedTuple):
 
 
 @checked
-@differentiable()
 def bfgs(
     start: Float[Tensor, "B N ..."],
     objective: Callable[[Tensor], Tensor],
@@ -297,7 +295,7 @@ def bfgs(
         # The gradient of a sum is one number in many places, which cannot be written to one by one.
         return value.detach().to(point.device), double(gradient).contiguous()
 
-    first = without_inference(start.detach().flatten(1))
+    first = start.detach().flatten(1)
     first_value, gradient = evaluate(first)
     require_finite("objective(start)", first_value)
     rounding = max(torch.finfo(kind.dtype).eps for kind in (first, first_value))

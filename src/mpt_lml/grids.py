@@ -29,10 +29,8 @@ from mpt_lml.checks import (
 from mpt_lml.numerics import (
     LOG_2PI,
     chunks,
-    differentiable,
     double,
     draw_categories,
-    full_precision,
     softplus,
 )
 
@@ -374,7 +372,7 @@ def find_modes(
     """
     if accepted is None:
         accepted = tolerance
-    with differentiable(), full_precision(), torch.no_grad():
+    with torch.no_grad():
         z = start.detach().clone()
         for _ in range(max_steps):
             newton = _newton(log_joint, z)

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 
 import torch
 from jaxtyping import Float, Int
@@ -21,30 +20,6 @@ LOG_NEGLIGIBLE = -700.0
 
 WORKING_BYTES = 2**27
 """Bytes (128 MiB) that one batch of intermediate results may take before work is cut into chunks."""
-
-
-@contextmanager
-def differentiable() -> Iterator[None]:
-    """Context in which derivatives can be taken, also inside a caller's ``torch.inference_mode``.
-
-    Raises:
-        ValueError: for tensors that were made inside it, which have none.
-    """
-    try:
-        with torch.inference_mode(False):
-            yield
-    except RuntimeError as error:
-        if "nference tensor" not in str(error):
-            raise
-        raise ValueError(
-            "this needs derivatives, which tensors that were made inside torch.inference_mode() "
-            "do not have. Make the model and the data outside of it, or use torch.no_grad()."
-        ) from error
-
-
-def without_inference(value: Tensor) -> Tensor:
-    """``value``, or a copy where it was made inside ``torch.inference_mode``."""
-    return value.clone() if value.is_inference() else value
 
 
 def double(values: Tensor) -> Tensor:
@@ -206,25 +181,6 @@ def standard_gamma(shape: Tensor, *, generator: torch.Generator) -> Tensor:
         draws = torch.distributions.Gamma(shape, torch.ones_like(shape)).sample()
         generator.set_state(torch.get_rng_state())
     return draws
-
-
-def is_autocast_on() -> bool:
-    """True where ``torch.autocast`` computes in half precision."""
-    return torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
-
-
-@contextmanager
-def full_precision() -> Iterator[None]:
-    """Context without products in half precision, whatever ``torch.autocast`` is on outside.
-
-    A network can use such products. A log-probability in closed form cannot, because three digits of
-    a covariance are left. Double precision is never touched by autocast, single is.
-    """
-    if is_autocast_on():
-        with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
-            yield
-    else:
-        yield
 
 
 def chunks(total: int, bytes_per_item: int, budget: int = WORKING_BYTES) -> Iterator[slice]:

@@ -29,11 +29,8 @@ from mpt_lml.estimators.latent import (
 )
 from mpt_lml.models.vae import LatentVariableModel
 from mpt_lml.numerics import (
-    differentiable,
     draw_normal,
     draw_uniform,
-    full_precision,
-    without_inference,
 )
 from mpt_lml.objectives.ppca import require_second_moment
 from mpt_lml.results import Estimate
@@ -53,7 +50,6 @@ class _Chains(NamedTuple):
 
 
 @checked
-@differentiable()
 def ais(
     model: LatentVariableModel,
     x: Data,
@@ -89,7 +85,6 @@ def ais(
     what = f"K = {model.latent_dim} in {num_chains} chains a datum"
     require_memory(what, bytes_of_chains, "fewer num_chains or data, or a smaller K")
     require_enumerable("the temperatures", num_temperatures, "fewer num_temperatures")
-    x = without_inference(x)
 
     log_joint = model._log_joint_with(x)
 
@@ -119,7 +114,6 @@ def _sigmoid_temperatures(count: int) -> list[float]:
 
 
 @checked
-@differentiable()
 def annealed_evidence(
     second_moment: Float[Tensor, "B D D"],
     num_data: Count,
@@ -168,7 +162,6 @@ def annealed_evidence(
     what = f"{num_chains} chains of K = {latent_dim} a data set"
     require_memory(what, bytes_of_chains, "fewer num_chains, or a smaller latent_dim")
     require_enumerable("the steps of annealing", num_steps, "fewer num_steps")
-    second_moment = without_inference(second_moment)
     variance = second_moment.new_tensor(noise_variance)
 
     def log_likelihood(flat_loadings: Tensor) -> Tensor:
@@ -180,7 +173,7 @@ def annealed_evidence(
         size = (len(second_moment), num_chains, *loadings_shape)
         start = draw_normal(size, generator=generator, like=second_moment)
     else:
-        start = without_inference(backward_from)[:, None].expand(-1, num_chains, -1, -1)
+        start = backward_from[:, None].expand(-1, num_chains, -1, -1)
         betas = betas[::-1]
     log_weight = _annealed_weights(
         log_likelihood,
@@ -239,9 +232,7 @@ def _chains_at(log_likelihood: _LogLikelihood, position: Tensor) -> _Chains:
         position = position.detach().requires_grad_()
         value = log_likelihood(position)
         total = value.sum() + 0.0 * position.sum()  # the likelihood may not depend on the position
-        # What the model computed in full precision, under torch.autocast, is derived so, too.
-        with full_precision():
-            (gradient,) = torch.autograd.grad(total, position)
+        (gradient,) = torch.autograd.grad(total, position)
     return _Chains(position.detach(), value.detach(), gradient)
 
 

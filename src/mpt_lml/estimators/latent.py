@@ -25,11 +25,8 @@ from mpt_lml.models.vae import VAE, LatentVariableModel
 from mpt_lml.numerics import (
     LOG_2PI,
     chunks,
-    differentiable,
     draw_normal,
     draw_uniform,
-    full_precision,
-    without_inference,
 )
 from mpt_lml.results import Estimate
 from mpt_lml.verdicts import mean_and_error
@@ -61,7 +58,6 @@ class GaussianProposal:
         require_finite("the proposal's factor", self.factor.detach())
 
     @checked
-    @full_precision()
     def sample(self, num_samples: Count, *, generator: torch.Generator) -> Float[Tensor, "S N K"]:
         """``num_samples`` draws of z for every datum, (S, N, K)."""
         bytes_of_draws = 8 * num_samples * self.mean.numel()
@@ -76,7 +72,6 @@ class GaussianProposal:
         is_from_prior = uniform < self.prior_share
         return torch.where(is_from_prior[..., None], noise, z)
 
-    @full_precision()
     def log_density(self, z: Float[Tensor, "... N K"]) -> Float[Tensor, "... N"]:
         """Log-density of the mixture at ``z`` (..., N, K), nats, (..., N).
 
@@ -176,7 +171,6 @@ _PRIOR_SHARE = 0.1
 
 
 @checked
-@differentiable()
 def at_mode(model: LatentVariableModel, x: Data, observed: Observed) -> GaussianProposal:
     """The normal at the mode of p(z | x_R) with its curvature, 1.2 times as wide.
 
@@ -199,8 +193,6 @@ def at_mode(model: LatentVariableModel, x: Data, observed: Observed) -> Gaussian
     tensor([[0., 0.]])
     """
     _require_observed(x, observed)
-    x = without_inference(x)
-    observed = None if observed is None else without_inference(observed)
     start = _start_of_search(model, x, observed)
     log_joint = model._log_joint_with(x, observed)
     mode, precision = grids.find_modes(log_joint, start, tolerance=1e-4, accepted=0.1)

@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Annotated, final
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor
 from mpt_lml.checks import Count, Data, check, checked, require_entries, require_memory
 from mpt_lml.masks import each_masks_something
 from mpt_lml.models.trial import validate_conditionals
-from mpt_lml.numerics import WORKING_BYTES, chunks, full_precision
+from mpt_lml.numerics import WORKING_BYTES, chunks
 
 __all__ = ["ConditionalModel", "FromFunction", "Grouped", "TractableModel"]
 
@@ -36,8 +35,8 @@ _PAIRS_OF_A_FUNCTION = 512
 class ConditionalModel(ABC):
     """Given the observed coordinates of x, what is log p(x_j | x_R) for each masked one?
 
-    The four public methods check their arguments, choose the precision, and cut the pairs of a datum
-    and a mask into batches. All but ``log_values`` put zeros where nothing is masked. A subclass writes
+    The four public methods check their arguments, and cut the pairs of a datum and a mask into
+    batches. All but ``log_values`` put zeros where nothing is masked. A subclass writes
     mathematics only: ``_log_each`` (one mask a datum), or ``_log_conditional`` (every mask with every
     datum) where that is cheaper than its pairs. Their arguments have been checked, x by
     ``require_data``. Their values where nothing is masked are ignored. A model with tensors names
@@ -86,8 +85,7 @@ class ConditionalModel(ABC):
         """
         # By hand: ``Data`` has no letters, so that @checked cannot compare B of x and of mask.
         require_pairs(x, mask)
-        with self._precision():
-            return _zero_outside(self._in_batches(self._log_each, x, mask), mask)
+        return _zero_outside(self._in_batches(self._log_each, x, mask), mask)
 
     @checked
     def log_values(self, x: Data, mask: MaskOfEachDatum) -> Float[Tensor, "B D V"]:
@@ -106,8 +104,7 @@ class ConditionalModel(ABC):
             ValueError: as :meth:`log_each`.
         """
         require_pairs(x, mask)
-        with self._precision():
-            return self._in_batches(self._log_values, x, mask)
+        return self._in_batches(self._log_values, x, mask)
 
     @checked
     def log_conditional(self, x: Data, mask: Masks) -> Float[Tensor, "P N D"]:
@@ -120,8 +117,7 @@ class ConditionalModel(ABC):
         Returns:
             Nats, (P, N, D); 0 where not masked.
         """
-        with self._precision():
-            return self._log_conditional_or_zero(x, mask)
+        return self._log_conditional_or_zero(x, mask)
 
     @checked
     def mean_log_conditional(self, x: Data, mask: Masks) -> Float[Tensor, "P D"]:
@@ -134,18 +130,13 @@ class ConditionalModel(ABC):
         Returns:
             Nats, (P, D); 0 where not masked.
         """
-        with self._precision():
-            return _zero_outside(self._mean_log_conditional(x, mask), mask)
+        return _zero_outside(self._mean_log_conditional(x, mask), mask)
 
     def require_data(self, x: Tensor) -> None:
         """Check that the model can have made the data ``x``: (N, D), finite."""
         check(("x", x, _DATA), D=self.num_features)
 
     # -- for subclasses: arguments are checked before they come here --------------------------------
-
-    def _precision(self) -> AbstractContextManager[None]:
-        """The context of every method. By default ``torch.autocast`` applies, as networks need."""
-        return nullcontext()
 
     def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
         """x (B, D) and mask (B, D) -> (B, D)."""
@@ -227,7 +218,7 @@ def _zero_outside(values: Tensor, mask: Tensor) -> Tensor:
 class TractableModel(ConditionalModel):
     """A model whose joint and marginal probabilities are known exactly.
 
-    Results have the precision of the model's numbers, under ``torch.autocast``, too.
+    Results have the precision of the model's numbers.
 
     A subclass writes ``_log_subset_marginal`` and ``_sample``, and one of the two methods that
     :class:`ConditionalModel` asks for: conditionals are not derived from marginals, whose differences
@@ -239,9 +230,6 @@ class TractableModel(ConditionalModel):
     >>> model.log_subset_marginal(torch.tensor([[1, 0]]), torch.tensor([[True, False]])).exp()
     tensor([[0.5000]], dtype=torch.float64)
     """
-
-    def _precision(self) -> AbstractContextManager[None]:
-        return full_precision()
 
     @checked
     def log_marginal(self, x: Data) -> Float[Tensor, " N"]:
@@ -257,8 +245,7 @@ class TractableModel(ConditionalModel):
             ValueError: for data that the model cannot have made.
         """
         everything = torch.ones(1, self.num_features, dtype=torch.bool)
-        with self._precision():
-            return self._log_subset_marginal(x, everything.to(x.device))[0]
+        return self._log_subset_marginal(x, everything.to(x.device))[0]
 
     @checked
     def log_subset_marginal(self, x: Data, observed: Bool[Tensor, "P D"]) -> Float[Tensor, "P N"]:
@@ -272,10 +259,9 @@ class TractableModel(ConditionalModel):
             Nats, (P, N); 0 for the empty subset.
         """
         values = []
-        with self._precision():
-            bytes_of_a_subset = _BYTES_OF_A_MARGINAL_COORDINATE * len(x) * self.num_features
-            for rows in chunks(len(observed), bytes_of_a_subset):
-                values.append(self._log_subset_marginal(x, observed[rows]))
+        bytes_of_a_subset = _BYTES_OF_A_MARGINAL_COORDINATE * len(x) * self.num_features
+        for rows in chunks(len(observed), bytes_of_a_subset):
+            values.append(self._log_subset_marginal(x, observed[rows]))
         is_nonempty = observed.any(dim=1, keepdim=True)
         return _zero_outside(torch.cat(values), is_nonempty)
 
@@ -284,15 +270,13 @@ class TractableModel(ConditionalModel):
         self, x: Data, observed: Bool[Tensor, "P D"]
     ) -> Float[Tensor, " P"]:
         """:meth:`log_subset_marginal` averaged over the data, nats, (P,)."""
-        with self._precision():
-            return self._mean_log_subset_marginal(x, observed)
+        return self._mean_log_subset_marginal(x, observed)
 
     @checked
     def sample(self, n: Count, *, generator: torch.Generator) -> Tensor:
         """``n`` draws from p(x), (n, D)."""
         require_memory(f"n = {n} draws", 8 * n * self.num_features, "a smaller n")
-        with self._precision():
-            return self._sample(n, generator)
+        return self._sample(n, generator)
 
     @abstractmethod
     def _sample(self, n: int, generator: torch.Generator) -> Tensor:

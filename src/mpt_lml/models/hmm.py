@@ -155,8 +155,7 @@ class HMM(TractableModel):
         tensor([[0, 1, 5, 0]])
         """
         require_pairs(x, observed)
-        with self._precision():
-            return self._in_batches(self._log_states, x, ~observed)
+        return self._in_batches(self._log_states, x, ~observed)
 
     def _log_states(self, x: Tensor, mask: Tensor) -> Tensor:
         log_evidence = self._log_evidence(self._log_emitted(x), mask)

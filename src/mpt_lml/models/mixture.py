@@ -20,7 +20,7 @@ from mpt_lml.checks import (
 from mpt_lml.grids import Grid
 from mpt_lml.models.base import TractableModel
 from mpt_lml.models.vae import LatentVariableModel, require_binary
-from mpt_lml.numerics import chunks, differentiable, double, full_precision, without_inference
+from mpt_lml.numerics import chunks, double
 
 __all__ = ["BernoulliPCA", "GridConditional"]
 
@@ -72,7 +72,6 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
         _require_fit(grid, self.latent_dim)
         self.grid = grid.to(loadings)
 
-    @full_precision()
     def _decoded(self, z: Tensor) -> Tensor:
         require_one_dtype(z=z, loadings=self.loadings)
         return z @ self.loadings.T + self.offset
@@ -126,11 +125,8 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
         num_nodes = nodes_per_axis**self.latent_dim
         bytes_of_a_datum = 8 * 4 * self.num_features * num_nodes
         # A Newton step in single precision does not get as near to a mode as is asked for.
-        with differentiable():
-            loadings = without_inference(double(self.loadings))
-            offset = double(self.offset)
-            wide_x = without_inference(double(x))
-        wide = BernoulliPCA(loadings, offset, grid=self.grid)
+        wide = BernoulliPCA(double(self.loadings), double(self.offset), grid=self.grid)
+        wide_x = double(x)
         origin = wide_x.new_zeros(len(x), self.latent_dim)
         values = []
         for rows in chunks(len(x), bytes_of_a_datum, CACHE_BYTES):

@@ -24,7 +24,7 @@ from mpt_lml.checks import (
     require_finite,
     require_one_dtype,
 )
-from mpt_lml.numerics import LOG_2PI, draw_normal, draw_uniform, full_precision, log_likelihood
+from mpt_lml.numerics import LOG_2PI, draw_normal, draw_uniform, log_likelihood
 
 __all__ = ["VAE", "dense_model", "dense_parameters"]
 
@@ -345,9 +345,8 @@ def draw_layers(
     return layers
 
 
-@full_precision()
 def dense(parameters: Parameters, part: Part, inputs: Tensor) -> Float[Tensor, "B N O"]:
-    """The network ``part`` of every run applied to the inputs of that run, under ``torch.autocast``, too.
+    """The network ``part`` of every run applied to the inputs of that run.
 
     Args:
         parameters: those of :func:`dense_parameters`, of B runs.

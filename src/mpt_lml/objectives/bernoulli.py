@@ -11,7 +11,7 @@ from mpt_lml.checks import check, checked
 from mpt_lml.grids import BernoulliMixture
 from mpt_lml.masks import each_masks_something
 from mpt_lml.models.vae import require_binary
-from mpt_lml.numerics import full_precision, log_likelihood, softplus
+from mpt_lml.numerics import log_likelihood, softplus
 from mpt_lml.objectives.bounds import mean_elbo
 
 # Nats a coordinate that rounding may change of log p(x | z) in the ELBO.
@@ -19,7 +19,6 @@ _MOST_ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-4}
 
 
 @checked(finite=False)
-@full_precision()
 def mixture(
     loadings: Float[Tensor, "B D K"],
     offset: Float[Tensor, "B D"],
@@ -88,7 +87,6 @@ def _mixture_score(
 
 
 @checked(finite=False)
-@full_precision()
 def linear_elbo(
     loadings: Float[Tensor, "B D K"],
     offset: Float[Tensor, "B D"],

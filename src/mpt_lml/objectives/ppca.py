@@ -10,7 +10,6 @@ from mpt_lml import masks, scores
 from mpt_lml.checks import checked, require_finite
 from mpt_lml.gaussian import LowRankPosterior
 from mpt_lml.masks import each_masks_something
-from mpt_lml.numerics import full_precision
 
 # One PPCA, or several with a common shape in front: B runs, for example.
 _Loadings = Float[Tensor, "*B D k"]
@@ -20,7 +19,6 @@ _MasksOfEachRun = Annotated[Bool[Tensor, "*#B P D"], each_masks_something]
 
 
 @checked
-@full_precision()
 def second_moment(x: Float[Tensor, "N D"]) -> Float[Tensor, "D D"]:
     """XᵀX/N (about zero): all that a Gaussian's mean log-density needs of the data.
 

@@ -10,7 +10,6 @@ from models import generator, random_bernoulli
 
 from mpt_lml import PPCA, BernoulliPCA, estimators, objectives
 from mpt_lml.estimators import annealing, latent
-from mpt_lml.numerics import full_precision
 
 F64 = {"dtype": torch.float64}
 
@@ -189,18 +188,3 @@ def test_steps_of_a_datum_grow_where_moves_are_taken_and_shrink_where_not(monkey
     # A sigmoid: as dense at one end as at the other, and denser than in the middle.
     assert betas[0] + betas[1] == pytest.approx(1.0) and betas[2] == 1.0
     assert betas[0] < betas[1] - betas[0]
-
-
-def test_autocast_leaves_derivatives_alone() -> None:
-    """Of a likelihood that is computed in the precision of its numbers."""
-    loadings = torch.randn(6, 2, generator=generator(2))
-
-    @full_precision()
-    def log_likelihood(z: torch.Tensor) -> torch.Tensor:
-        return -0.5 * (z @ loadings.T).square().sum(dim=-1)
-
-    start = torch.randn(5, 2, generator=generator(3))
-    expected = annealing._chains_at(log_likelihood, start)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = annealing._chains_at(log_likelihood, start)
-    assert torch.equal(found.gradient, expected.gradient)

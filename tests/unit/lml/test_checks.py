@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_lml import masks
+from mpt_lml import PPCA, masks
 from mpt_lml.checks import Count, check, checked
 
 pytestmark = pytest.mark.bad_input
@@ -76,6 +76,16 @@ def test_the_first_choice_of_two_leaves_no_sizes_behind() -> None:
     """What does not fit "N N" has told no N."""
     either = Float[Tensor, "N N"] | Float[Tensor, "M N"]
     check(("x", torch.zeros(2, 3), either), ("y", torch.zeros(3), Float[Tensor, " N"]))
+
+
+def test_half_precision_by_autocast_is_refused() -> None:
+    model = PPCA(torch.ones(3, 1), 0.2)
+    refusal = r"PPCA must not be called under torch\.autocast.* Put only the call of your network"
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        with pytest.raises(RuntimeError, match=refusal):
+            PPCA(torch.ones(3, 1), 0.2)
+        with pytest.raises(RuntimeError, match="TractableModel.sample must not be called under"):
+            model.sample(2, generator=torch.Generator())
 
 
 @pytest.mark.bad_input

@@ -9,7 +9,7 @@ from models import generator, random_ppca, random_table
 
 from mpt_lml import PPCA, FromFunction, curves, estimators, masks
 from mpt_lml.models.base import TractableModel
-from mpt_lml.results import Estimate, MaskCurve
+from mpt_lml.results import MaskCurve
 
 MODELS = {"ppca": random_ppca(5, 2, seed=1), "table": random_table(2, 3, 2, 2, seed=2)}
 MODEL = pytest.mark.parametrize("model", MODELS.values(), ids=MODELS.keys())
@@ -101,20 +101,6 @@ def test_a_nested_area_is_a_mean_over_orders(model: TractableModel, sizes) -> No
     error = areas.std().item() / math.sqrt(30)
     # Areas of size 10 are rounded at 1e-15, their spread over orders is about 0.1.
     assert curve.area().standard_error == pytest.approx(error, rel=1e-10)
-
-
-def test_autocast_leaves_the_error_of_a_nested_area_alone() -> None:
-    model = PPCA(torch.ones(5, 1), 0.3)
-    x = model.sample(4, generator=generator(6))
-
-    def area() -> Estimate:
-        nested = {"scheme": "nested", "sizes": [1, 4]}
-        return curves.sampled_curve(model, x, 9, generator=generator(7), **nested).area()
-
-    expected = area()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = area()
-    assert (found.value, found.standard_error) == (expected.value, expected.standard_error)
 
 
 def test_what_an_order_does_not_score_may_be_impossible() -> None:

@@ -80,13 +80,6 @@ def test_adam_is_adam() -> None:
     )
 
 
-def test_training_works_in_inference_mode() -> None:
-    whole = run(3, snapshots=())
-    with torch.inference_mode():
-        inside = run(3, snapshots=())
-    assert same(inside, whole)
-
-
 def test_a_diverged_run_names_the_epoch() -> None:
     calls = 0
 

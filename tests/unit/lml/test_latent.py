@@ -432,44 +432,6 @@ class TestNetworksThatAreBroken:
             estimators.iwae(model, ONES, 9, generator=generator(), proposal=lambda *_: lost)
 
 
-class TestInferenceMode:
-    """PyTorch's advice for evaluation: what needs derivatives takes them all the same."""
-
-    @pytest.mark.parametrize("model", [random_bernoulli(4, 2, 9), nonlinear_vae("bernoulli")])
-    def test_estimates_are_the_same(self, model: LatentVariableModel) -> None:
-        x = torch.ones(3, model.num_features).double()
-
-        def estimate(x: torch.Tensor) -> list[torch.Tensor]:
-            mask = masks.all_masks(model.num_features, 1)[:2]
-            sampler = estimators.ImportanceConditional(model, 8, generator=generator())
-            return [
-                torch.tensor(estimators.iwae(model, x, 9, generator=generator())),
-                torch.tensor(estimators.ais(model, x, 3, 4, generator=generator())),
-                sampler.log_conditional(x, mask),
-                estimators.at_mode(model, x, x > 2).mean,
-            ]
-
-        plain = estimate(x)
-        with torch.inference_mode():
-            for inside in (estimate(x), estimate(x.clone()), estimate(torch.ones_like(x))):
-                assert all(map(torch.equal, plain, inside))
-
-    def test_modes(self) -> None:
-        with torch.inference_mode():
-            start = torch.zeros(1, 1).double()
-            mode, precision = grids.find_modes(lambda z: -2 * (z - 3).square().sum(-1), start)
-        assert mode.item() == pytest.approx(3) and precision.item() == pytest.approx(4)
-
-    @pytest.mark.bad_input
-    def test_a_model_that_was_made_inside(self) -> None:
-        with torch.inference_mode():
-            model = random_bernoulli(4, 2, 9)
-            with pytest.raises(
-                ValueError, match=r"made inside torch\.inference_mode\(\) do not have"
-            ):
-                estimators.iwae(model, torch.ones(1, 4).double(), 9, generator=generator())
-
-
 BERNOULLI = random_bernoulli(6, 2, 12)
 POINTS = BERNOULLI.sample(3, generator=generator(1))
 
@@ -536,16 +498,6 @@ def test_a_proposal_without_a_density() -> None:
     flat.factor[1, 1, 1] = 0.0
     with pytest.raises(ValueError, match=r"proposal's factor\[1\] is -inf .*singular"):
         estimators.log_weights(BERNOULLI, POINTS, flat, 3, generator=generator())
-
-
-def test_autocast_leaves_draws_and_densities_alone() -> None:
-    factor = torch.randn(3, 2, 2, generator=generator(1))
-    proposal = estimators.latent.GaussianProposal(torch.ones(3, 2), factor, 0.1)
-    z = proposal.sample(50, generator=generator(2))
-    density = proposal.log_density(z)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(proposal.sample(50, generator=generator(2)), z)
-        assert torch.equal(proposal.log_density(z), density)
 
 
 def test_a_proposal_is_as_wide_as_it_was_asked_to_be() -> None:
