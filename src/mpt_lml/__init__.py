@@ -27,6 +27,7 @@ Behind it, as a chapter needs them:
 
 * ``objectives``: what training maximizes, in nats a datum.
 * ``fit``: Adam and BFGS for several runs side by side.
+* ``models.trial``: whether a user's function answers as conditionals do.
 * ``models.hmm``: hidden Markov models.
 * ``grids``: integrals over one to three latent dimensions.
 * ``models.mixture``: models on a grid, Bernoulli PCA first.

@@ -200,12 +200,16 @@ class MaskCurve:
         It is the sum over all sizes where each of them is there, and otherwise the trapezoidal rule on
         those that are. The standard error covers the masks, not the error of that rule.
         """
-        weights = trapezoid_weights(self.num_masked, self.num_features).to(self.score)
-        area = (weights * self.score).sum().item()
+        terms = self.score
+        errors = self.standard_error
+        if len(terms) < self.num_features:
+            weights = trapezoid_weights(self.num_masked, self.num_features).to(terms)
+            terms = weights * terms
+            errors = weights * errors
         error = self.area_standard_error
         if error is None:  # sizes are independent
-            error = (weights * self.standard_error).square().sum().sqrt().item()
-        return Estimate(area, error, self.num_masks)
+            error = errors.square().sum().sqrt().item()
+        return Estimate(terms.sum().item(), error, self.num_masks)
 
     def partial_sums(self) -> Tensor:
         """Cumulative sums over sizes (D,): the mean of log p(x_A | x_R) over the masks A of size M.
