@@ -55,7 +55,6 @@ def maximize(
     track_every: Count = 1,
     snapshots: Collection[int] = (),
     progress: Progress = silent,
-    interruptible: bool = False,
 ) -> History:
     """Maximize ``objective`` with Adam (Kingma & Ba 2015), one step an epoch, for B runs side by side.
 
@@ -75,13 +74,10 @@ def maximize(
         track_every: epochs from one evaluation to the next; rows in between are NaN.
         snapshots: numbers of epochs after which the parameters are copied (0: the start).
         progress: shows the epochs as they pass.
-        interruptible: whether a ``KeyboardInterrupt`` (the stop button of a notebook) ends the training
-            with what is trained so far. It is passed on otherwise.
 
     Returns:
         A :class:`~mpt_lml.results.History` with ``values["objective"]`` (num_epochs + 1, B), whose last
-        row is NaN, and everything tracked. ``history.num_epochs`` is smaller than what was asked for
-        after an interrupt, and the values have as many rows fewer.
+        row is NaN, and everything tracked.
 
     Raises:
         FloatingPointError: where objective or gradient is not finite any more.
@@ -128,13 +124,8 @@ def maximize(
         if epoch in snapshots:
             kept[epoch] = {name: value.clone() for name, value in current.items()}
 
-    num_taken = _take_steps(num_epochs, take_step, observe, progress, "epoch", interruptible)
+    _take_steps(num_epochs, take_step, observe, progress)
     finite.look()
-    if num_taken < num_epochs:
-        with torch.no_grad():
-            track_all(num_taken)
-        records["objective"][num_taken] = torch.nan  # of a step that was begun
-        records = {name: values[: num_taken + 1] for name, values in records.items()}
     return History(records, {name: value.detach() for name, value in current.items()}, kept)
 
 
@@ -474,7 +465,7 @@ def _has_negative_curvature(
     return is_level & (eigenvalues[:, 0] < -visible) & ~(is_flat & rises_aside)
 
 
-# -- networks -------------------------------------------------------------------------------------
+# -- steps ----------------------------------------------------------------------------------------
 
 
 def _take_steps(
@@ -482,32 +473,20 @@ def _take_steps(
     take_step: Callable[[int], None],
     observe: Callable[[int], None],
     progress: Progress,
-    label: str,
-    interruptible: bool = False,
-) -> int:
-    """Take all steps, and observe, without derivatives, before the first and after each.
-
-    Returns:
-        How many were taken: fewer only after a ``KeyboardInterrupt``, if that may be.
-    """
+) -> None:
+    """Take all steps, and observe, without derivatives, before the first and after each."""
     with torch.no_grad():
         observe(0)
     num_taken = 0
-    try:
-        for _ in progress(range(num_steps), label):
-            if num_taken == num_steps:  # a progress that passes on more than it was given
-                break
-            take_step(num_taken)
-            num_taken += 1
-            with torch.no_grad():
-                observe(num_taken)
-    except KeyboardInterrupt:
-        if not interruptible:
-            raise
-        return num_taken
+    for _ in progress(range(num_steps), "epoch"):
+        if num_taken == num_steps:  # a progress that passes on more than it was given
+            break
+        take_step(num_taken)
+        num_taken += 1
+        with torch.no_grad():
+            observe(num_taken)
     if num_taken < num_steps:
         raise ValueError(
-            f"progress must pass on every {label} that it is given, but it ended after "
+            "progress must pass on every epoch that it is given, but it ended after "
             f"{num_taken} of {num_steps}."
         )
-    return num_taken

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -219,50 +219,6 @@ def test_a_gradient_that_is_no_number_is_of_the_run_that_is_named() -> None:
         fit.maximize(
             start, lambda own, _: own["level"].sqrt().sum(1), num_epochs=1, learning_rate=0.1
         )
-
-
-# -- an interrupt ----------------------------------------------------------------------------------
-
-
-def stopped_after(num_epochs: int) -> Callable:
-    """A progress that is interrupted, as by the stop button of a notebook."""
-
-    def progress(items: Iterable[int], description: str) -> Iterator[int]:
-        for number, item in enumerate(items):
-            if number == num_epochs:
-                raise KeyboardInterrupt
-            yield item
-
-    return progress
-
-
-def test_what_was_trained_before_an_interrupt_is_kept() -> None:
-    shorter = run(epochs=7, snapshots=(0, 5), track_every=3)
-    stopped = run(
-        epochs=30, snapshots=(0, 5), track_every=3, progress=stopped_after(7), interruptible=True
-    )
-    assert (stopped.num_epochs, shorter.num_epochs) == (7, 7)
-    assert same(stopped, shorter)
-
-
-def test_an_interrupt_in_the_middle_of_a_step_ends_with_the_steps_before() -> None:
-    calls = []
-
-    def impatient(parameters: fit.Parameters, generators: Sequence[torch.Generator]) -> Tensor:
-        calls.append(1)
-        if len(calls) == 4:
-            raise KeyboardInterrupt
-        return objective(parameters, generators)
-
-    stopped = run(epochs=30, snapshots=(0,), objective=impatient, interruptible=True)
-    assert stopped.num_epochs == 3
-    assert torch.equal(stopped.parameters["loadings"], run(3, snapshots=()).parameters["loadings"])
-    assert not stopped.values["lml"].isnan().any()
-
-
-def test_an_interrupt_is_passed_on_where_nobody_asked_for_what_is_left() -> None:
-    with pytest.raises(KeyboardInterrupt):
-        run(epochs=30, snapshots=(0,), progress=stopped_after(7))
 
 
 # -- on a GPU, emulated where there is none -----------------------------------------------------------
