@@ -13,7 +13,7 @@ from mpt_lml.numerics import LOG_ZERO, double, draw_uniform, log_or_zero, log_su
 
 __all__ = ["HMM"]
 
-CACHE_BYTES = 2**21
+_BYTES_OF_A_BATCH = 2**21
 """Bytes (2 MiB) of a core's cache, in which the messages of one batch of sequences stay."""
 
 _SMALLEST_MOVE = 1e-280
@@ -74,7 +74,7 @@ class HMM(TractableModel):
         self.num_features = num_features
         self.num_states, self.num_values = emission.shape
         bytes_of_a_sequence = 8 * num_features * self.num_states
-        self._pairs_at_once = max(1, CACHE_BYTES // bytes_of_a_sequence)
+        self._pairs_at_once = max(1, _BYTES_OF_A_BATCH // bytes_of_a_sequence)
         # As one of Python's numbers: in single precision 1e-280 is 0.
         self._moves_anywhere = transition.min().item() >= _SMALLEST_MOVE
 
