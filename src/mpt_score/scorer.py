@@ -16,7 +16,7 @@ from mpt_score.functions import TokenFunction
 from mpt_score.networks.devices import to_device_of
 from mpt_score.networks.kinds import require_ids
 from mpt_score.networks.masked_lm import first_of_each
-from mpt_score.tokens import Texts, Tokens, as_list, encode, encode_ids
+from mpt_score.tokens import Texts, Tokens, as_list, encode_ids, encode_strings
 
 FUNCTION_BYTES = 2**29
 """Of what a function answers at a time."""
@@ -124,6 +124,10 @@ class Scorer:
                 and for token ids among which the tokenizer's mask token is.
             ValueError: for strings without a tokenizer.
         """
+        return self._encode(texts)
+
+    def _encode(self, texts: Any) -> Tokens:
+        """As :meth:`encode`, of texts that have been checked."""
         if isinstance(texts, Tokens):
             return texts
         plain: Any = as_list(texts)
@@ -135,7 +139,7 @@ class Scorer:
             from mpt_score.networks.residues import require_residues  # brings transformers
 
             require_residues(self.tokenizer, plain)
-            return encode(self.tokenizer, plain)
+            return encode_strings(self.tokenizer, plain)
         mask_id = getattr(self.tokenizer, "mask_token_id", None)
         return encode_ids(plain, self.special_ids, mask_id)
 
@@ -204,6 +208,19 @@ class Scorer:
         Raises:
             ValueError: for a row that is not there.
         """
+        return self._ask(ids, text, mask, types, wanted=wanted, same=same)
+
+    def _ask(
+        self,
+        ids: Tensor,
+        text: Tensor,
+        mask: Tensor,
+        types: Tensor | None = None,
+        *,
+        wanted: Tensor | None = None,
+        same: Tensor | None = None,
+    ) -> Callable[[], Tensor]:
+        """As :meth:`ask`, whose arguments a network checks itself."""
         if hasattr(self.model, "ask"):
             return self.model.ask(ids, text, mask, types, wanted=wanted, same=same)
         # A function is shown text where it was tokenized.
@@ -253,8 +270,6 @@ class Scorer:
         ids: Int[Tensor, "N L"],
         mask: Bool[Tensor, "N L"],
         types: Int[Tensor, "N L"] | None = None,
-        *,
-        numbers: Int[Tensor, " N"] | None = None,
     ) -> Float[Tensor, "N L"]:
         """log q(x_j | x_R) of whole rows, each under its own mask.
 
@@ -262,7 +277,6 @@ class Scorer:
             ids: rows of one length, special tokens included, (N, L).
             mask: (N, L), boolean; True means masked.
             types: as of :class:`~mpt_score.tokens.Tokens`, (N, L).
-            numbers: of the rows' texts, for messages, (N,).
 
         Returns:
             Nats, (N, L), float64, where ``ids`` are; 0 where not masked.
@@ -270,14 +284,13 @@ class Scorer:
         Raises:
             TextError: where an answer of the model is not finite.
         """
-        values = self.ask(ids, torch.arange(len(ids)), mask, types)()
+        values = self._ask(ids, torch.arange(len(ids)), mask, types)()
         is_bad = ~values.isfinite()
         if is_bad.any():
             row, place = is_bad.nonzero()[0].tolist()
             value = values[row, place].item()
-            number = row if numbers is None else int(numbers[row])
             reason = self.fault(int(ids[row, place]), place, value)
-            raise TextError(f"text {number}: {reason}", number, reason)
+            raise TextError(f"text {row}: {reason}", row, reason)
         return to_device_of(ids, values)
 
     @checked

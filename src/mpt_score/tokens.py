@@ -63,6 +63,16 @@ class Tokens:
                 f"maskable[{row}] is False everywhere: no token to score. Leave it out."
             )
 
+    @classmethod
+    def _unchecked(cls, ids: Tensor, types: Tensor, maskable: Tensor, lengths: Tensor) -> "Tokens":
+        """Rows that are known to be right: of checked texts, or parts of checked rows."""
+        tokens = object.__new__(cls)
+        for name, value in zip(
+            ("ids", "types", "maskable", "lengths"), (ids, types, maskable, lengths), strict=True
+        ):
+            object.__setattr__(tokens, name, value)
+        return tokens
+
     def __len__(self) -> int:
         return len(self.ids)
 
@@ -87,7 +97,7 @@ class Tokens:
         return self._part(slice(number, number + 1), int(self.lengths[number]))
 
     def _part(self, rows: Tensor | slice, width: int) -> "Tokens":
-        return Tokens(
+        return Tokens._unchecked(
             self.ids[rows, :width],
             self.types[rows, :width],
             self.maskable[rows, :width],
@@ -219,7 +229,13 @@ def encode(tokenizer: Tokenizer, first: Strings, second: Sequence[str] | None = 
     >>> encode(tokenizer, ["He sat down by the fire."]).num_features
     tensor([7])
     """
-    first = as_list(first)
+    return encode_strings(tokenizer, as_list(first), second)
+
+
+def encode_strings(
+    tokenizer: Any, first: Sequence[str], second: Sequence[str] | None = None
+) -> Tokens:
+    """As :func:`encode`, of strings that have been checked."""
     if second is not None and len(second) != len(first):
         raise ValueError(f"{len(first)} first sentences came with {len(second)} second ones.")
     _require_words(first)
@@ -246,7 +262,7 @@ def encode(tokenizer: Tokenizer, first: Strings, second: Sequence[str] | None = 
     number = _first_without(maskable)
     if number is not None:
         raise TextError.of("sentence", number, f"has no word pieces: {first[number][:60]!r}.")
-    return Tokens(ids, types, maskable, lengths)
+    return Tokens._unchecked(ids, types, maskable, lengths)
 
 
 def _padded(rows: Sequence[Any], value: int) -> Int[Tensor, "N L"]:
@@ -336,4 +352,4 @@ def encode_ids(
     without = _first_without(maskable)
     if without is not None:
         raise TextError.of("text", without, "has nothing to mask.")
-    return Tokens(ids, torch.zeros_like(ids), maskable, lengths)
+    return Tokens._unchecked(ids, torch.zeros_like(ids), maskable, lengths)

@@ -139,13 +139,7 @@ def token_calls() -> list[Call]:
         valid(scorer.ask, ids, torch.tensor([0, 1]), mask, types=ids),
         valid(scorer.fault, 3, 1, math.nan),
         valid(scorer.require_length, TOKENS),
-        valid(
-            scorer.log_tokens,
-            ids,
-            mask,
-            types=ids,
-            numbers=torch.tensor([0, 1]),
-        ),
+        valid(scorer.log_tokens, ids, mask, types=ids),
     ]
 
 

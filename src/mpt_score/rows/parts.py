@@ -102,5 +102,6 @@ def split_into_windows(row: Tokens, max_length: int, is_frame: Bool[Tensor, " L"
         if maskable.any():
             ids = row.ids[:, places]
             types = row.types[:, places]
-            windows.append(Tokens(ids, types, maskable, torch.tensor([len(places)])))
+            lengths = torch.tensor([len(places)])
+            windows.append(Tokens._unchecked(ids, types, maskable, lengths))
     return windows

@@ -39,18 +39,18 @@ def read(scorer: Scorer, texts: Any, *, skip: bool) -> Read:
         TextError: for the first such text, without ``skip``.
     """
     try:
-        return Read(list(range(len(texts))), scorer.encode(texts), {})
+        return Read(list(range(len(texts))), scorer._encode(texts), {})
     except TextError:
         if not skip:
             raise
     faults = {}
     for number, text in enumerate(texts):
         try:
-            scorer.encode([text])
+            scorer._encode([text])
         except TextError as error:
             faults[number] = error.reason
     numbers = [number for number in range(len(texts)) if number not in faults]
-    tokens = scorer.encode([texts[number] for number in numbers]) if numbers else None
+    tokens = scorer._encode([texts[number] for number in numbers]) if numbers else None
     return Read(numbers, tokens, faults)
 
 

@@ -162,7 +162,7 @@ class BatchScheduler:
     def _ask(self, asked: dict[int, tuple[Rows, Request]]) -> dict[int, Callable[[], Answers]]:
         """Send requests about rows of one length together; what is returned fetches."""
         masks = _Masks.of(list(asked.values()), self.scorer.says_every_token)
-        fetch_all = self.scorer.ask(
+        fetch_all = self.scorer._ask(
             masks.ids, masks.row, masks.hidden, masks.types, wanted=masks.wanted, same=masks.same
         )
         answers: list[Answers] = []  # to each request, once they are there

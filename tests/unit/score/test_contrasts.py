@@ -47,7 +47,7 @@ SCORER = mpt_score.load(model)
 def masks_seen(texts: list[list[int]], **settings: Any) -> list[set[tuple[bool, ...]]]:
     """Of each text the masks that it was asked under."""
     masks: dict[tuple[int, ...], set[tuple[bool, ...]]] = {}
-    ask = mpt_score.Scorer.ask
+    ask = mpt_score.Scorer._ask
 
     def watched(
         scorer: mpt_score.Scorer,
@@ -62,7 +62,7 @@ def masks_seen(texts: list[list[int]], **settings: Any) -> list[set[tuple[bool, 
         return ask(scorer, ids, text, mask, *rest, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mpt_score.Scorer, "ask", watched)
+        patch.setattr(mpt_score.Scorer, "_ask", watched)
         mpt_score.sentences(SCORER, texts, **settings)
     return [masks[tuple(text)] for text in texts]
 

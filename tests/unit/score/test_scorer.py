@@ -259,8 +259,8 @@ def test_an_answer_that_is_no_number_names_its_text() -> None:
         lambda _, ids, out: out.masked_fill(ids[0][..., None] == 10, math.nan)
     )
     scorer = mpt_score.load(broken, tokenizer())
-    with pytest.raises(ValueError, match="text 41: the model says nan of token 2: no"):
-        scorer.log_tokens(IDS, HIDDEN, numbers=torch.tensor([40, 41]))
+    with pytest.raises(ValueError, match="text 1: the model says nan of token 2: no"):
+        scorer.log_tokens(IDS, HIDDEN)
     # Who asks himself is told without the number of a text.
     answers = scorer.ask(IDS, torch.tensor([1]), HIDDEN[1:])()
     assert answers[0, 2].isnan()
