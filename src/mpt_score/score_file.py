@@ -257,7 +257,7 @@ class _Run:
     def _kept_passes(self, bar: tqdm) -> Iterator[None]:
         """Count what goes through the network, and keep its answers where a run can go on."""
         path = None
-        if self.records is not None and self.records.can_go_on and self.num_processes == 1:
+        if self.records is not None and self.records.can_go_on:
             path = self.records.passes_path
         self.store = BatchStore(path, bar.update)
         model = self.scorer.model

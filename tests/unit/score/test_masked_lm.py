@@ -15,6 +15,8 @@ from models import generator
 from other_device import MPS, OtherDevice
 from tiny_bert import CLS, MASK, PIECES, SEP, tiny
 from transformers import (
+    BertConfig,
+    BertForMaskedLM,
     BertModel,
     BertTokenizer,
     EsmForMaskedLM,
@@ -591,3 +593,35 @@ def test_batches_that_were_kept_are_not_computed_again(tmp_path: Path) -> None:
     assert batches == [2, 1]
     assert not torch.equal(model.log_tokens(ids, mask.roll(1, dims=1)), wanted)
     assert batches == [2, 1, 2, 1]
+
+
+@pytest.mark.parametrize("name", ["ids", "text", "mask", "wanted", "types", "same"])
+def test_a_batch_that_differs_in_one_thing_is_computed(tmp_path: Path, name: str) -> None:
+    asked = {
+        "ids": torch.tensor([[2, 5, 6, 7], [2, 6, 7, 8]]),
+        "text": torch.tensor([0, 0, 1]),
+        "mask": torch.tensor([[False, True, False, True]]).repeat(3, 1),
+        "wanted": torch.tensor([[False, True, False, True]]).repeat(3, 1),
+        "types": torch.tensor([[0, 0, 0, 0], [0, 0, 1, 1]]),
+        "same": torch.tensor([0, 1, 2]),
+    }
+    another = {
+        "ids": torch.tensor([[2, 5, 6, 9], [2, 6, 7, 8]]),
+        "text": torch.tensor([0, 1, 1]),
+        "mask": torch.tensor([[False, True, True, True]]).repeat(3, 1),
+        "wanted": torch.tensor([[False, True, False, False]]).repeat(3, 1),
+        "types": torch.tensor([[0, 0, 0, 1], [0, 0, 1, 1]]),
+        "same": torch.tensor([0, 0, 1]),
+    }
+    sizes = {"hidden_size": 8, "num_attention_heads": 1, "intermediate_size": 8}
+    config = BertConfig(vocab_size=12, num_hidden_layers=1, **sizes)
+    model = MaskedLM(networks.at_random(BertForMaskedLM, config, seed=0), MASK)
+    batches: list[int] = []
+    model.store = BatchStore(tmp_path / "passes", batches.append)
+    model.ask(**asked)()
+    model.store.save()
+    model.store = BatchStore(tmp_path / "passes", batches.append)
+    model.ask(**asked)()
+    assert batches == [3]
+    model.ask(**(asked | {name: another[name]}))()
+    assert len(batches) == 2

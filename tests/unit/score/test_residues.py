@@ -14,6 +14,7 @@ from mpt_score.networks.residues import (
     RESIDUES,
     ResidueTokenizer,
     reads_residues,
+    require_chains,
     require_residues,
 )
 
@@ -53,6 +54,10 @@ def esm(folder: Path, vocabulary: tuple[str, ...] = ESM_2) -> EsmTokenizer:
             ">P1 MKTA",
             "chain 1 begins with '>', as the name line of a FASTA file does. Give the sequence alone.",
         ),
+        (
+            "  >P1 MKTA",
+            "chain 1 begins with '>', as the name line of a FASTA file does. Give the sequence alone.",
+        ),
     ],
 )
 def test_marks_that_are_no_residues_are_refused(tmp_path: Path, text: str, told: str) -> None:
@@ -61,6 +66,12 @@ def test_marks_that_are_no_residues_are_refused(tmp_path: Path, text: str, told:
             require_residues(tokenizer, ["MKTAYIAKQR", text])
         error = caught.value
         assert str(error) == f"chain 1 {error.reason}" == told and error.number == 1
+
+
+@pytest.mark.bad_input
+def test_the_name_line_of_a_chain_of_twenty_residues_is_refused() -> None:
+    with pytest.raises(TextError, match="chain 0 begins with '>', as the name line of a FASTA"):
+        require_chains([">EVQL"])
 
 
 @pytest.mark.bad_input

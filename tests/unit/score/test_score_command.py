@@ -334,6 +334,14 @@ def test_a_table_may_have_texts_that_begin_as_a_fasta_file(folder, tmp_path, cap
     path.write_text("> the cat\t> the dog\n")
     (line,) = lines.read(parse(["pairs", str(path), "--model", str(folder)]))
     assert line.texts == ["> the cat", "> the dog"]
+    path = tmp_path / "texts.txt"
+    path.write_text("the cat\n> the dog\n")
+    read = lines.read(parse(["sentences", str(path), "--model", str(folder)]))
+    assert [line.texts for line in read] == [["the cat"], ["> the dog"]]
+    path = tmp_path / "damaged.jsonl"
+    path.write_text("> the cat\n")
+    assert call(folder, "sentences", path, "--column", "text") == 2
+    assert "must be {\"text\": ...}, got '> the cat'" in capsys.readouterr().err
 
 
 @pytest.mark.bad_input
