@@ -16,11 +16,11 @@ from mpt_lml.results import as_rows
 from mpt_lml.verdicts import mean_and_error
 from mpt_score.errors import TextError
 from mpt_score.loading import load
-from mpt_score.quantities.token_scores import TokenTerms, score_places
+from mpt_score.quantities.token_scores import PlacesAsked
 from mpt_score.rows.reading import read
-from mpt_score.rows.requests import num_masks_of_orders
-from mpt_score.rows.row import Row, Rows
-from mpt_score.rows.scheduler import BatchScheduler, Dialogue
+from mpt_score.rows.requests import Request, num_masks_of_orders
+from mpt_score.rows.row import Row
+from mpt_score.rows.scheduler import Batch, BatchScheduler
 from mpt_score.rows.words import words_of
 from mpt_score.scorer import Scorer
 from mpt_score.tokens import Tokens, as_list, require_texts
@@ -179,7 +179,7 @@ def answers(
                 word = words_of(scorer, string if isinstance(string, str) else "", tokens.row(text))
             row = _row(tokens, text, number, start, seed)
             answers_to_score.append(_Answer(row, text, word))
-        scores.put(answers_to_score, scheduler, num_orders, pseudo=pseudo)
+        scores.put(answers_to_score, scheduler, num_orders, pseudo=pseudo, within_word=within_word)
     refused |= scheduler.faults
     return _assembled(questions, scores, options, merged, refused)
 
@@ -238,31 +238,32 @@ class _Scores(NamedTuple):
         num_orders: int,
         *,
         pseudo: bool,
+        within_word: bool,
     ) -> None:
         """Ask about some texts, and write down what they got."""
+        asked = PlacesAsked(num_orders, pseudo, within_word)
 
-        def dialogue_of(rows: Rows, bucket: list[int]) -> Dialogue[TokenTerms]:
+        def request_of(batch: Batch) -> Request:
             words = []
-            for number in bucket:
+            for number in batch.numbers:
                 row, _, word = to_score[number]
                 if word is not None:
                     words.append(word[row.places])
-            word_of_places = torch.stack(words) if words else None
-            return score_places(rows, num_orders, pseudo=pseudo, word=word_of_places)
+            return asked.request(batch.rows, words)
 
         def most_masks(count: int) -> int:
             # Along orders, and each place alone and with its word.
             return num_masks_of_orders(num_orders, count) + 2 * count
 
         rows = [answer.row for answer in to_score]
-        for scored in scheduler.score(rows, dialogue_of, most_masks):
-            terms = scored.result
-            text = [to_score[number].text for number in scored.numbers]
+        for answers in scheduler.score(rows, request_of, most_masks):
+            terms = asked.terms(answers)
+            text = [to_score[number].text for number in answers.batch.numbers]
             self.totals[text] = terms.terms.sum(dim=2)
             self.has_spread[text] = terms.degrees > 0
             self.pseudo[text] = terms.pseudo.sum(dim=1)
             self.within_word[text] = terms.within_word.sum(dim=1)
-            self.num_tokens[text] = scored.rows.num_places
+            self.num_tokens[text] = answers.batch.rows.num_places
             self.num_passes[text] = terms.num_passes
 
 

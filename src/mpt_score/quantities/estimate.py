@@ -9,6 +9,7 @@ follows holds for them with k for D.
 """
 
 import math
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -28,8 +29,15 @@ from mpt_score.rows.requests import (
     pays_every_mask,
     with_singles,
 )
-from mpt_score.rows.row import Rows
-from mpt_score.rows.scheduler import Dialogue
+from mpt_score.rows.row import Row, Rows
+from mpt_score.rows.scheduler import (
+    Answers,
+    Batch,
+    BatchScheduler,
+    batch_of,
+    bucket_by_shape,
+    some_at_a_time,
+)
 
 FEWEST_ORDERS = 4
 """For an error of three degrees of freedom; with fewer, Student's intervals are wider than strata's."""
@@ -138,149 +146,250 @@ class Bounds(NamedTuple):
     is_heavy_tailed: Bool[Tensor, " B"]
 
 
-def score_rows(rows: Rows, plan: Plan) -> Dialogue[RowScores]:
-    """The scores of rows of one form, by the best of the ways that the plan pays for.
+def score_rows(
+    scheduler: BatchScheduler, rows: Sequence[Row], plan: Plan, plans: Sequence[Plan]
+) -> Iterator[tuple[Rows, RowScores]]:
+    """The scores of rows, batch by batch, by the best of the ways that the plan pays for.
 
     Every mask, where there are not more: the score is exact. Else whole orders: no estimator
     measured in note B does better. A number of masks is spent on them if it holds four or more,
     as three degrees of freedom are enough for an error; else on one mask a stratum.
 
     Args:
-        rows: of D places each. With a target error it is one row, which asks until it is met.
+        scheduler: asks about them.
+        rows: of any shape.
+        plan: of the call.
+        plans: of each row; they have the same orders and masks, and a target error of their own.
+    """
+    if plan.target_error is None:
+        for answers in scheduler.score(
+            rows, lambda batch: _first_request(batch.rows, plan), plan.most_masks
+        ):
+            yield answers.batch.rows, _scores(_Seen.of(answers, plan), plan)
+        return
+    # Each row alone in its batch, which is asked about until the error is small enough.
+    numbers = [number for bucket in bucket_by_shape(rows, plan.most_masks) for number in bucket]
+    batches = [batch_of([number], [rows[number]], plan.most_masks) for number in numbers]
+    for some in some_at_a_time(batches):
+        yield from _score_to_target(scheduler, some, plans)
+
+
+def _score_to_target(
+    scheduler: BatchScheduler, batches: list[Batch], plans: Sequence[Plan]
+) -> list[tuple[Rows, RowScores]]:
+    """The scores of single rows, each of which is asked about until it meets its target error."""
+    streams = {batch.numbers[0]: batch.rows.generators() for batch in batches}
+    requests: dict[int, Request] = {}
+    for batch in batches:
+        number = batch.numbers[0]
+        requests[number] = _first_request(batch.rows, plans[number], streams[number])
+    seen: dict[int, _Seen] = {}
+    scores: dict[int, RowScores] = {}
+    pending = batches
+    while pending:
+        for answers in scheduler.ask(pending, lambda batch: requests[batch.numbers[0]]):
+            number = answers.batch.numbers[0]
+            plan = plans[number]
+            if number in seen:
+                seen[number] = seen[number].with_more(answers)
+            else:
+                seen[number] = _Seen.of(answers, plan)
+            scores[number] = _scores(seen[number], plan)
+            more = _more(seen[number], scores[number], plan, streams[number])
+            if more is None:
+                del requests[number]
+            else:
+                requests[number] = more
+        pending = [batch for batch in pending if batch.numbers[0] in requests]
+    return [(batch.rows, scores[batch.numbers[0]]) for batch in batches]
+
+
+def _first_request(
+    rows: Rows, plan: Plan, generators: list[torch.Generator] | None = None
+) -> Request:
+    """The masks with which the score of rows begins, and behind them each token alone.
+
+    Args:
+        rows: of one shape.
         plan: what is asked of them.
+        generators: the source of each row's masks, where more of them may be drawn.
     """
     count = rows.num_places
-    if plan.takes_every_mask(count):
-        return (yield from _score_exactly(rows, plan))
+    generators = generators or rows.generators()
     num_orders = plan.num_orders_of(count)
-    if num_orders > 0:
+    if plan.takes_every_mask(count):
+        masks = every_mask(rows)
+    elif num_orders > 0:
         if plan.target_error is not None:
             num_orders = max(num_orders, FEWEST_ORDERS_TO_STOP)
-        return (yield from _score_by_orders(rows, plan, num_orders))
+        masks = masks_along_orders(num_orders, count, generators)
+        if plan.target_error is not None:
+            # No order more, but the draw of one: further masks are then those of recorded runs.
+            masks_along_orders(1, count, generators)
+    elif plan.num_masks_of(count) == 1:
+        hidden = _masks_of_random_size(count, generators)
+        masks = Request(hidden, hidden)
+    else:
+        num_strata, repeats = _strata(plan, count)
+        everything = torch.ones(len(rows), 1, count, dtype=torch.bool)
+        of_strata = masks_in_strata(repeats, num_strata, count, generators)
+        hidden = torch.cat([everything, of_strata], dim=1)
+        masks = Request(hidden, hidden)
+    return with_singles(masks, rows, pseudo=plan.pseudo)
+
+
+def _strata(plan: Plan, count: int) -> tuple[int, int]:
+    """Into how many strata the sizes are cut, and how many masks each has at first."""
+    num_masks = plan.num_masks_of(count) - 1  # besides the one that hides everything
+    num_strata = max(1, min(count - 1, num_masks // 2))
+    return num_strata, num_masks // num_strata
+
+
+def _masks_of_random_size(count: int, generators: list[torch.Generator]) -> Bool[Tensor, "B one D"]:
+    """For each row one mask whose size is uniform on 1..D."""
+    masks = []
+    for generator in generators:
+        size = 1 + torch.randint(count, (1,), generator=generator)
+        masks.append(sample_ranks(1, count, generator=generator) < size)
+    return torch.stack(masks)
+
+
+class _Seen(NamedTuple):
+    """The masks of B rows of one shape so far, and what they said."""
+
+    rows: Rows
+    masks: Request
+    values: Float[Tensor, "B P D"]
+    pseudo_log_likelihood: Float[Tensor, " B"]
+    """nan where it was not asked for."""
+    num_passes: Int[Tensor, " B"]
+
+    @classmethod
+    def of(cls, answers: Answers, plan: Plan) -> "_Seen":
+        """The answers to a first request."""
+        rows = answers.batch.rows
+        values = answers.values
+        pseudo = values.new_full((len(rows),), math.nan)
+        num_masks = values.shape[1]
+        if plan.pseudo:
+            num_masks -= rows.num_places
+            pseudo = values[:, num_masks:].sum(dim=(1, 2))
+        masks = Request(*(each[:, :num_masks] for each in answers.request))
+        return cls(rows, masks, values[:, :num_masks], pseudo, answers.num_passes)
+
+    def with_more(self, answers: Answers) -> "_Seen":
+        """The same with the answers to a further request."""
+        hidden = torch.cat([self.masks.hidden, answers.request.hidden], dim=1)
+        wanted = torch.cat([self.masks.wanted, answers.request.wanted], dim=1)
+        return self._replace(
+            masks=Request(hidden, wanted),
+            values=torch.cat([self.values, answers.values], dim=1),
+            num_passes=self.num_passes + answers.num_passes,
+        )
+
+
+def _more(
+    seen: _Seen, scores: RowScores, plan: Plan, generators: list[torch.Generator]
+) -> Request | None:
+    """Further masks of a row whose error is above the target; None where it is not."""
+    count = seen.rows.num_places
+    num_masks = seen.masks.hidden.shape[1]
+    if plan.takes_every_mask(count):
+        return None
+    if plan.num_orders_of(count) > 0:
+        most_orders = MOST_ROUNDS * plan.num_masks_of(count) // count
+        num_more = _num_more(num_masks // count, scores.variance, most_orders, plan, count)
+        return masks_along_orders(num_more, count, generators) if num_more > 0 else None
+    num_strata, _ = _strata(plan, count)
+    repeats = (num_masks - 1) // num_strata
+    most_repeats = MOST_ROUNDS * (plan.num_masks_of(count) - 1) // num_strata
+    num_more = _num_more(repeats, scores.variance, most_repeats, plan, count)
+    if num_more <= 0:
+        return None
+    hidden = masks_in_strata(num_more, num_strata, count, generators)
+    return Request(hidden, hidden)
+
+
+def _scores(seen: _Seen, plan: Plan) -> RowScores:
+    """The scores by the way that the plan pays for."""
+    count = seen.rows.num_places
+    if plan.takes_every_mask(count):
+        return _score_exactly(seen, plan)
+    if plan.num_orders_of(count) > 0:
+        return _score_by_orders(seen)
     if plan.num_masks_of(count) == 1:
-        return (yield from _score_by_one_mask(rows, plan))
-    return (yield from _score_by_strata(rows, plan))
+        return _score_by_one_mask(seen)
+    return _score_by_strata(seen, plan)
 
 
-def _score_exactly(rows: Rows, plan: Plan) -> Dialogue[RowScores]:
+def _score_exactly(seen: _Seen, plan: Plan) -> RowScores:
     """E_π log p_π and its variance over orders, from all 2^D − 1 masks."""
-    masks = every_mask(rows)
-    asked = yield with_singles(masks, rows, pseudo=plan.pseudo)
-    values, single = asked.values.split_with_sizes(_sizes(masks, asked.values), dim=1)
-    statistics = over_orders(values.transpose(0, 1), subsets(rows.num_places))
+    statistics = over_orders(seen.values.transpose(0, 1), subsets(seen.rows.num_places))
     nothing = torch.zeros_like(statistics.mean)
     return RowScores(
-        num_passes=asked.num_passes,
+        num_passes=seen.num_passes,
         log_score=statistics.mean,
         variance=nothing,
         squared_variance_per_degree=nothing,
         order_variance=statistics.variance,
         squared_order_variance_per_degree=nothing,
-        pseudo_log_likelihood=_pseudo_log_likelihood(single, plan),
+        pseudo_log_likelihood=seen.pseudo_log_likelihood,
         along_orders=statistics.mean[:, None].repeat(1, plan.num_orders or 1),
         log_mixture=statistics.log_mix,
     )
 
 
-def _score_by_orders(rows: Rows, plan: Plan, num_orders: int) -> Dialogue[RowScores]:
+def _score_by_orders(seen: _Seen) -> RowScores:
     """The mean of log p_π over random orders; their spread is its error."""
-    count = rows.num_places
-    generators = rows.generators()
-    masks = masks_along_orders(num_orders, count, generators)
-    asked = yield with_singles(masks, rows, pseudo=plan.pseudo)
-    values, single = asked.values.split_with_sizes(_sizes(masks, asked.values), dim=1)
-    num_passes = asked.num_passes
-    totals = along_orders(values, masks).sum(dim=2)
-    has_error = orders_differ(masks.hidden)  # which one order alone does not
-    if plan.target_error is not None:
-        # No order more, but the draw of one: further masks are then those of recorded runs.
-        masks_along_orders(1, count, generators)
-    most_orders = MOST_ROUNDS * plan.num_masks_of(count) // count
-    while True:
-        order_variance = _variance(totals).where(has_error, math.nan)
-        variance = order_variance / totals.shape[1]
-        num_more = _num_more(totals.shape[1], variance, most_orders, plan, count)
-        if num_more <= 0:
-            break
-        more = masks_along_orders(num_more, count, generators)
-        if not has_error.all():  # all orders so far are the first one: do others differ from it?
-            hidden = torch.cat([masks.hidden[:, :count], more.hidden], dim=1)
-            has_error = has_error | orders_differ(hidden)
-        asked = yield more
-        totals = torch.cat([totals, along_orders(asked.values, more).sum(dim=2)], dim=1)
-        num_passes = num_passes + asked.num_passes
+    totals = along_orders(seen.values, seen.masks).sum(dim=2)
+    has_error = orders_differ(seen.masks.hidden)  # which one order alone does not
+    order_variance = _variance(totals).where(has_error, math.nan)
+    variance = order_variance / totals.shape[1]
     degrees = max(1, totals.shape[1] - 1)  # of a single order the variance is nan in any case
     return RowScores(
-        num_passes=num_passes,
+        num_passes=seen.num_passes,
         log_score=totals.mean(dim=1),
         variance=variance,
         squared_variance_per_degree=variance**2 / degrees,
         order_variance=order_variance,
         squared_order_variance_per_degree=order_variance**2 / degrees,
-        pseudo_log_likelihood=_pseudo_log_likelihood(single, plan),
+        pseudo_log_likelihood=seen.pseudo_log_likelihood,
         along_orders=totals,
         log_mixture=torch.full_like(variance, math.nan),
     )
 
 
-def _score_by_strata(rows: Rows, plan: Plan) -> Dialogue[RowScores]:
+def _score_by_strata(seen: _Seen, plan: Plan) -> RowScores:
     """S(D), exactly, and D − 1 times the mean of S over the sizes 1..D − 1 from one mask a stratum."""
-    count = rows.num_places
-    generators = rows.generators()
-    num_masks = plan.num_masks_of(count) - 1  # besides the one that hides everything
-    num_strata = max(1, min(count - 1, num_masks // 2))
-    everything = torch.ones(len(rows), 1, count, dtype=torch.bool)
-    hidden = masks_in_strata(num_masks // num_strata, num_strata, count, generators)
-    first = torch.cat([everything, hidden], dim=1)
-    asked = yield with_singles(Request(first, first), rows, pseudo=plan.pseudo)
-    num_single = asked.values.shape[1] - first.shape[1]
-    alone, values, single = asked.values.split_with_sizes([1, hidden.shape[1], num_single], dim=1)
-    num_passes = asked.num_passes
-    most_repeats = MOST_ROUNDS * num_masks // num_strata
-    while True:
-        area = areas_by_strata(values, hidden, alone[:, 0], num_strata)
-        repeats = hidden.shape[1] // num_strata
-        num_more = _num_more(repeats, area.variance, most_repeats, plan, count)
-        if num_more <= 0:
-            break
-        more = masks_in_strata(num_more, num_strata, count, generators)
-        asked = yield Request(more, more)
-        values = torch.cat([values, asked.values], dim=1)
-        hidden = torch.cat([hidden, more], dim=1)
-        num_passes = num_passes + asked.num_passes
+    num_strata, _ = _strata(plan, seen.rows.num_places)
+    alone = seen.values[:, 0]
+    area = areas_by_strata(seen.values[:, 1:], seen.masks.hidden[:, 1:], alone, num_strata)
     not_known = torch.full_like(area.value, math.nan)
     return RowScores(
-        num_passes=num_passes,
+        num_passes=seen.num_passes,
         log_score=area.value,
         variance=area.variance,
         squared_variance_per_degree=area.squared_variance_per_degree,
         order_variance=not_known,
         squared_order_variance_per_degree=not_known,
-        pseudo_log_likelihood=_pseudo_log_likelihood(single, plan),
+        pseudo_log_likelihood=seen.pseudo_log_likelihood,
         along_orders=not_known[:, None][:, :0],
         log_mixture=not_known,
     )
 
 
-def _score_by_one_mask(rows: Rows, plan: Plan) -> Dialogue[RowScores]:
+def _score_by_one_mask(seen: _Seen) -> RowScores:
     """D times the score of one mask whose size is uniform on 1..D: unbiased, without an error."""
-    count = rows.num_places
-    masks = []
-    for generator in rows.generators():
-        size = 1 + torch.randint(count, (1,), generator=generator)
-        masks.append(sample_ranks(1, count, generator=generator) < size)
-    hidden = torch.stack(masks)
-    asked = yield with_singles(Request(hidden, hidden), rows, pseudo=plan.pseudo)
-    values = asked.values[:, 0]
+    values = seen.values[:, 0]
     not_known = torch.full_like(values[:, 0], math.nan)
     return RowScores(
-        num_passes=asked.num_passes,
-        log_score=count * mask_score(values, hidden[:, 0]),
+        num_passes=seen.num_passes,
+        log_score=seen.rows.num_places * mask_score(values, seen.masks.hidden[:, 0]),
         variance=not_known,
         squared_variance_per_degree=not_known,
         order_variance=not_known,
         squared_order_variance_per_degree=not_known,
-        pseudo_log_likelihood=_pseudo_log_likelihood(asked.values[:, 1:], plan),
+        pseudo_log_likelihood=seen.pseudo_log_likelihood,
         along_orders=not_known[:, None][:, :0],
         log_mixture=not_known,
     )
@@ -327,18 +436,6 @@ def _num_more(repeats: int, variance: Tensor, most: int, plan: Plan, count: int)
     if repeats * variance.item() >= most * target_variance:
         return most - repeats
     return math.ceil(repeats * variance.item() / target_variance) - repeats
-
-
-def _pseudo_log_likelihood(values: Float[Tensor, "B P D"], plan: Plan) -> Float[Tensor, " B"]:
-    if not plan.pseudo:
-        return values.new_full((len(values),), math.nan)
-    return values.sum(dim=(1, 2))
-
-
-def _sizes(masks: Request, values: Float[Tensor, "B P D"]) -> list[int]:
-    """Of the masks of a request, and of what was asked with it."""
-    num_masks = masks.hidden.shape[1]
-    return [num_masks, values.shape[1] - num_masks]
 
 
 # -- estimates ----------------------------------------------------------------------------------------

@@ -27,8 +27,8 @@ from mpt_score.rows.requests import (
     orders_of_places,
     takes_every_order,
 )
-from mpt_score.rows.row import Row, Rows
-from mpt_score.rows.scheduler import BatchScheduler, Dialogue
+from mpt_score.rows.row import Row
+from mpt_score.rows.scheduler import Answers, Batch, BatchScheduler
 from mpt_score.scorer import Scorer
 from mpt_score.tokens import Texts, Tokens, as_list
 
@@ -314,14 +314,14 @@ def _scored(
     sign = torch.tensor([pair.sign for pair in pairs], dtype=torch.float64)
     low = [pair.low for pair in pairs]
     high = [pair.high for pair in pairs]
-    for scored in scheduler.score(
+    for answers in scheduler.score(
         low,
-        lambda rows, _: _log_ratios(rows, num_orders),
+        lambda batch: orders_of_places(batch.rows, num_orders),
         partial(num_masks_of_orders, num_orders),
         partners=high,
     ):
-        group = scored.numbers
-        ratios = scored.result
+        group = answers.batch.numbers
+        ratios = _log_ratios(answers, num_orders)
         columns["log_ratio"][group] = sign[group] * ratios.mean
         columns["standard_error"][group] = ratios.standard_error
         columns["inconsistency"][group] = ratios.inconsistency
@@ -329,26 +329,24 @@ def _scored(
     if pseudo:
         low = [pair.low._replace(places=pair.tokens) for pair in pairs]
         high = [pair.high._replace(places=pair.tokens) for pair in pairs]
-        for of_whole in scheduler.score(
-            low, lambda rows, _: _pseudo_differences(rows), lambda count: count, partners=high
-        ):
-            group = of_whole.numbers
-            columns["pseudo_difference"][group] = sign[group] * of_whole.result
+        for answers in scheduler.score(low, _singles, lambda count: count, partners=high):
+            group = answers.batch.numbers
+            of_low, of_high = answers.values.sum(dim=(1, 2)).chunk(2)
+            columns["pseudo_difference"][group] = sign[group] * (of_low - of_high)
     return columns
 
 
-def _log_ratios(rows: Rows, num_orders: int) -> Dialogue[_Ratios]:
+def _log_ratios(answers: Answers, num_orders: int) -> _Ratios:
     """Of 2B rows, of which row B + i is compared with row i along the same orders."""
-    masks = orders_of_places(rows, num_orders)
-    asked = yield masks
-    low, high = asked.values.chunk(2)
+    rows = answers.batch.rows
+    low, high = answers.values.chunk(2)
     difference = low - high
-    num_passes = asked.num_passes.view(2, -1).sum(dim=0)
+    num_passes = answers.num_passes.view(2, -1).sum(dim=0)
     if takes_every_order(rows, num_orders):
         statistics = over_orders(difference.transpose(0, 1), subsets(rows.num_places))
         nothing = torch.zeros_like(statistics.mean)
         return _Ratios(statistics.mean, nothing, statistics.variance.sqrt(), num_passes)
-    of_low = Request(*(each.chunk(2)[0] for each in masks))
+    of_low = Request(*(each.chunk(2)[0] for each in answers.request))
     totals = along_orders(difference, of_low).sum(dim=2)
     mean, error = mean_and_error(totals, dim=1)
     has_spread = orders_differ(of_low.hidden)
@@ -360,12 +358,10 @@ def _log_ratios(rows: Rows, num_orders: int) -> Dialogue[_Ratios]:
     )
 
 
-def _pseudo_differences(rows: Rows) -> Dialogue[Tensor]:
-    """The pseudo-log-likelihoods of B rows less those of the B behind them."""
-    single = torch.eye(rows.num_places, dtype=torch.bool).expand(len(rows), -1, -1)
-    asked = yield Request(single, single)
-    low, high = asked.values.sum(dim=(1, 2)).chunk(2)
-    return low - high
+def _singles(batch: Batch) -> Request:
+    """Each place hidden alone."""
+    single = torch.eye(batch.rows.num_places, dtype=torch.bool).expand(len(batch.rows), -1, -1)
+    return Request(single, single)
 
 
 def _is_wide(scorer: Scorer, x: Tokens, row: int, is_changed: Bool[Tensor, " L"]) -> bool:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from mpt_lml.checks import checked, require_count
@@ -18,7 +18,7 @@ from mpt_score.loading import load
 from mpt_score.quantities.design import Design
 from mpt_score.rows.requests import Request
 from mpt_score.rows.row import Row
-from mpt_score.rows.scheduler import BatchScheduler, Dialogue
+from mpt_score.rows.scheduler import Batch, BatchScheduler
 from mpt_score.scorer import Scorer
 from mpt_score.tokens import Texts, Tokens
 
@@ -283,23 +283,19 @@ def part_of_curves(
         masks.append(design.masks(text, number)[:, places])
     raw = torch.zeros(len(chosen), masks[0].shape[0], dtype=torch.float64)
     score_alone = torch.zeros_like(raw)
-    scored = BatchScheduler(scorer, skip=False).score(
-        rows,
-        lambda _, bucket: _score_masks(torch.stack([masks[number] for number in bucket])),
-        lambda _: masks[0].shape[0],
-    )
-    for each in scored:
-        raw[each.numbers], score_alone[each.numbers] = each.result
+
+    def request_of(batch: Batch) -> Request:
+        hidden = torch.stack([masks[number] for number in batch.numbers])
+        return Request(hidden, hidden)
+
+    scheduler = BatchScheduler(scorer, skip=False)
+    for answers in scheduler.score(rows, request_of, lambda _: masks[0].shape[0]):
+        is_hidden = answers.request.hidden
+        # The last mask hides everything: it says b_j.
+        alone = answers.values[:, -1:].expand_as(answers.values)
+        raw[answers.batch.numbers] = mask_score(answers.values, is_hidden)
+        score_alone[answers.batch.numbers] = mask_score(alone, is_hidden)
     hidden = raw[:, -1]
     control = score_alone[:, :-1] - hidden[:, None]
     shape = (len(chosen), design.num_masks, -1)
     return {"raw": raw[:, :-1].reshape(shape), "control": control.reshape(shape), "hidden": hidden}
-
-
-def _score_masks(
-    hidden: Bool[Tensor, "B P k"],
-) -> Dialogue[tuple[Float[Tensor, "B P"], Float[Tensor, "B P"]]]:
-    """The score of each mask, and the mean of b_j = log q(x_j) over it, the last one hiding all."""
-    answers = yield Request(hidden, hidden)
-    alone = answers.values[:, -1:].expand_as(answers.values)
-    return mask_score(answers.values, hidden), mask_score(alone, hidden)

@@ -23,7 +23,7 @@ from mpt_score.quantities.estimate import Plan, RowScores, bounds_of, score_rows
 from mpt_score.rows.parts import Later
 from mpt_score.rows.reading import num_unknown, read_in_parts, rows_of_text, windows_of
 from mpt_score.rows.row import Row, Rows, first_equal
-from mpt_score.rows.scheduler import BatchScheduler, Scored
+from mpt_score.rows.scheduler import BatchScheduler
 from mpt_score.scorer import Scorer
 from mpt_score.tokens import Texts, Tokens, as_list, bytes_without_unknown
 
@@ -588,14 +588,14 @@ class _Columns:
         if self.along_orders is not None:
             self.along_orders.index_add_(0, rows.text, scores.along_orders)
 
-    def add_bounds(self, scored: Sequence[Scored[RowScores]]) -> None:
+    def add_bounds(self, scored: Sequence[tuple[Rows, RowScores]]) -> None:
         """Bounds on the mixture, computed for all rows with equally many orders at once."""
-        by_orders: dict[int, list[Scored[RowScores]]] = {}
-        for each in scored:
-            by_orders.setdefault(each.result.along_orders.shape[1], []).append(each)
+        by_orders: dict[int, list[tuple[Rows, RowScores]]] = {}
+        for rows, scores in scored:
+            by_orders.setdefault(scores.along_orders.shape[1], []).append((rows, scores))
         for group in by_orders.values():
-            text = torch.cat([each.rows.text for each in group])
-            columns = zip(*(each.result for each in group), strict=True)
+            text = torch.cat([rows.text for rows, _ in group])
+            columns = zip(*(scores for _, scores in group), strict=True)
             bounds = bounds_of(RowScores(*map(torch.cat, columns)))
             for name in _SUMMED_OF_BOUNDS:
                 self.sums[name].index_add_(0, text, getattr(bounds, name))
@@ -646,12 +646,7 @@ def _score_part(
         columns.counts["num_windows"][number] = text.num_windows
         columns.keys[number] = text.key
     columns.counts["num_unknown"][numbers] = num_unknown(scheduler.scorer, tokens)
-    scored = scheduler.score(
-        rows,
-        lambda rows, bucket: score_rows(rows, plans[bucket[0]]),
-        plan.most_masks,
-        one_by_one=plan.target_error is not None,  # each row asks until it has enough
-    )
-    for each in scored:
-        columns.add(each.rows, each.result)
+    scored = list(score_rows(scheduler, rows, plan, plans))
+    for rows_of_batch, scores in scored:
+        columns.add(rows_of_batch, scores)
     columns.add_bounds(scored)

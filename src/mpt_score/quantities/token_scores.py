@@ -32,7 +32,7 @@ from mpt_score.rows.requests import (
     takes_every_order,
 )
 from mpt_score.rows.row import Row, Rows, first_equal
-from mpt_score.rows.scheduler import BatchScheduler, Dialogue
+from mpt_score.rows.scheduler import Answers, Batch, BatchScheduler
 from mpt_score.rows.words import NOT_KNOWN, Layout, layout_of
 from mpt_score.tokens import Texts, Tokens, as_list
 
@@ -437,16 +437,16 @@ def _score_part(
         rows_of_number[number] = range(len(rows), len(rows) + len(text.rows))
         rows += text.rows
 
-    def dialogue_of(rows: Rows, bucket: list[int]) -> Dialogue[TokenTerms]:
-        word = torch.stack([words[number] for number in bucket]) if plan.within_word else None
-        return score_places(
-            rows, plan.num_orders, pseudo=plan.pseudo, word=word, in_quartets=plan.in_quartets
-        )
+    asked = PlacesAsked(plan.num_orders, plan.pseudo, plan.within_word, plan.in_quartets)
+
+    def request_of(batch: Batch) -> Request:
+        return asked.request(batch.rows, [words[number] for number in batch.numbers])
 
     of_row: dict[int, TokenTerms] = {}
-    for scored in scheduler.score(rows, dialogue_of, plan.most_masks):
-        for place, number in enumerate(scored.numbers):
-            of_row[number] = TokenTerms(*(column[place] for column in scored.result))
+    for answers in scheduler.score(rows, request_of, plan.most_masks):
+        terms_of_batch = asked.terms(answers)
+        for place, number in enumerate(answers.batch.numbers):
+            of_row[number] = TokenTerms(*(column[place] for column in terms_of_batch))
     result = {}
     for number, layout in layouts.items():
         terms = [of_row[row] for row in rows_of_number[number]]
@@ -463,58 +463,67 @@ def _score_part(
     return result
 
 
-def score_places(
-    rows: Rows,
-    num_orders: int,
-    *,
-    pseudo: bool,
-    word: Int[Tensor, "B k"] | None,
-    in_quartets: bool = False,
-) -> Dialogue[TokenTerms]:
-    """What the k places of each row add along orders of them, and their pseudo-log-likelihoods.
+class PlacesAsked(NamedTuple):
+    """What is asked about each of the k places of rows, and what the answers say of it."""
 
-    Args:
-        rows: of one form.
-        num_orders: S; all k! orders where their masks are not more than those of S, S times.
-        pseudo: whether each place is hidden alone.
-        word: the word of each place where it is hidden with the later places of its word; None
-            where it is not.
-        in_quartets: whether each of S is a quartet of orders, whose mean is one sample.
-    """
-    count = rows.num_places
-    single = torch.eye(count, dtype=torch.bool).expand(len(rows), -1, -1)
-    requests = []
-    if num_orders:
-        requests.append(orders_of_places(rows, num_orders, in_quartets=in_quartets))
-    if pseudo:
-        requests.append(Request(single, single))
-    if word is not None:
-        in_same_word = word[:, :, None] == word[:, None]
-        later = torch.ones(count, count, dtype=torch.bool).triu()
-        requests.append(Request(in_same_word & later, single))
-    asked = yield Request(*(torch.cat(masks, dim=1) for masks in zip(*requests, strict=True)))
-    sizes = [request.hidden.shape[1] for request in requests]
-    values = list(asked.values.split(sizes, dim=1))
-    not_asked_for = torch.full((len(rows), count), math.nan, dtype=torch.float64)
-    terms = not_asked_for[:, None][:, :0]
-    degrees = torch.zeros(len(rows), dtype=torch.float64)
-    if num_orders:
-        of_orders = values.pop(0)
-        masks = requests[0]
-        if takes_every_order(rows, num_orders, in_quartets=in_quartets):
-            terms = mean_terms(of_orders, masks.hidden)[:, None].repeat(1, num_orders, 1)
-            degrees = torch.full_like(degrees, math.inf)
-        else:
-            terms = along_orders(of_orders, masks).unflatten(1, (num_orders, -1)).mean(dim=2)
-            first_orders = masks.hidden.unflatten(1, (num_orders, -1))[:, :, :count].flatten(1, 2)
-            degrees = (num_orders - 1.0) * orders_differ(first_orders).double()
-    return TokenTerms(
-        terms=terms,
-        pseudo=values.pop(0).diagonal(dim1=1, dim2=2) if pseudo else not_asked_for,
-        within_word=values.pop(0).diagonal(dim1=1, dim2=2) if word is not None else not_asked_for,
-        degrees=degrees,
-        num_passes=asked.num_passes,
-    )
+    num_orders: int
+    """S; all k! orders where their masks are not more than those of S, S times."""
+    pseudo: bool
+    """Whether each place is hidden alone."""
+    within_word: bool
+    """Whether it is hidden with the later places of its word."""
+    in_quartets: bool = False
+    """Whether each of S is a quartet of orders, whose mean is one sample."""
+
+    def request(self, rows: Rows, words: list[Tensor]) -> Request:
+        """The masks of orders, then those of each place alone, and of each with its word.
+
+        Args:
+            rows: of one shape.
+            words: the word of each place of each row, where words are asked for.
+        """
+        count = rows.num_places
+        single = torch.eye(count, dtype=torch.bool).expand(len(rows), -1, -1)
+        requests = []
+        if self.num_orders:
+            requests.append(orders_of_places(rows, self.num_orders, in_quartets=self.in_quartets))
+        if self.pseudo:
+            requests.append(Request(single, single))
+        if self.within_word:
+            word = torch.stack(words)
+            in_same_word = word[:, :, None] == word[:, None]
+            later = torch.ones(count, count, dtype=torch.bool).triu()
+            requests.append(Request(in_same_word & later, single))
+        return Request(*(torch.cat(masks, dim=1) for masks in zip(*requests, strict=True)))
+
+    def terms(self, answers: Answers) -> TokenTerms:
+        """What the k places of each row add along orders of them, and their pseudo-log-likelihoods."""
+        rows = answers.batch.rows
+        count = rows.num_places
+        sizes = [0, count * self.pseudo, count * self.within_word]
+        sizes[0] = answers.values.shape[1] - sum(sizes)
+        of_orders, alone, with_word = answers.values.split(sizes, dim=1)
+        masks = Request(*(each[:, : sizes[0]] for each in answers.request))
+        not_asked_for = torch.full((len(rows), count), math.nan, dtype=torch.float64)
+        terms = not_asked_for[:, None][:, :0]
+        degrees = torch.zeros(len(rows), dtype=torch.float64)
+        if self.num_orders:
+            if takes_every_order(rows, self.num_orders, in_quartets=self.in_quartets):
+                terms = mean_terms(of_orders, masks.hidden)[:, None].repeat(1, self.num_orders, 1)
+                degrees = torch.full_like(degrees, math.inf)
+            else:
+                each = along_orders(of_orders, masks)
+                terms = each.unflatten(1, (self.num_orders, -1)).mean(dim=2)
+                of_samples = masks.hidden.unflatten(1, (self.num_orders, -1))
+                first_orders = of_samples[:, :, :count].flatten(1, 2)
+                degrees = (self.num_orders - 1.0) * orders_differ(first_orders).double()
+        return TokenTerms(
+            terms=terms,
+            pseudo=alone.diagonal(dim1=1, dim2=2) if self.pseudo else not_asked_for,
+            within_word=with_word.diagonal(dim1=1, dim2=2) if self.within_word else not_asked_for,
+            degrees=degrees,
+            num_passes=answers.num_passes,
+        )
 
 
 def _with_nan(values: Float[Tensor, " D *rest"], is_scored: Bool[Tensor, " U"]) -> Tensor:

@@ -1,15 +1,14 @@
 """Requests about many rows, sent to a network in batches of like shape, equal rows once.
 
-Whoever scores rows writes a coroutine, a *dialogue*: it yields a
-:class:`~mpt_score.rows.requests.Request`, which says what is hidden in each of its rows and of which
-hidden places it wants log q, is sent :class:`Answers`, and returns its result. A
-:class:`BatchScheduler` goes through many dialogues at once and sends what they ask together.
+A :class:`BatchScheduler` sorts rows into batches of one shape, lets its caller say of each batch what is
+hidden and of which hidden places log q is wanted (a :class:`~mpt_score.rows.requests.Request`), sends
+the requests of one length together, and gives each batch back with its answers.
 """
 
-from collections.abc import Callable, Container, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Generic, NamedTuple, TypeVar
+from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,31 +20,30 @@ from mpt_score.rows.requests import Request
 from mpt_score.rows.row import Row, Rows
 from mpt_score.scorer import Scorer
 
-Result = TypeVar("Result")
 GROUP_TOKENS = 2**21
-"""Tokens of all masks that one dialogue asks about at a time: answers of 16 MB."""
+"""Tokens of all masks that are asked about one batch at a time: answers of 16 MB."""
 MostMasks = Callable[[int], int]
 """How many masks a row with k places is asked about at a time, at most."""
+RequestOf = Callable[["Batch"], Request]
+"""What is asked about the rows of a batch."""
+
+
+class Batch(NamedTuple):
+    """Rows of one shape, and how much is asked about them."""
+
+    numbers: list[int]  # of the rows, without their partners
+    rows: Rows
+    num_tokens: int  # of all masks that are asked about at a time, at most
 
 
 class Answers(NamedTuple):
-    """What a request about B rows gets."""
+    """What a request about the B rows of a batch gets."""
 
+    batch: Batch
+    request: Request
     values: Float[Tensor, "B P k"]  # nats, 0 where not wanted
     num_passes: Int[Tensor, " B"]
     """Different masked rows; one that rows with the same orders share counts for the first of them."""
-
-
-Dialogue = Generator[Request, Answers, Result]
-
-
-@dataclass(frozen=True, eq=False)
-class Scored(Generic[Result]):
-    """What rows of one shape got."""
-
-    numbers: list[int]  # of the rows
-    rows: Rows
-    result: Result
 
 
 def bucket_by_shape(rows: Sequence[Row], most_masks: MostMasks) -> list[list[int]]:
@@ -103,76 +101,59 @@ class BatchScheduler:
     def score(
         self,
         rows: Sequence[Row],
-        dialogue_of: Callable[[Rows, list[int]], Dialogue[Result]],
+        request_of: RequestOf,
         most_masks: MostMasks,
         *,
         partners: Sequence[Row] | None = None,
-        one_by_one: bool = False,
-    ) -> list[Scored[Result]]:
-        """What the dialogues of rows return, one dialogue for rows of one shape.
-
-        All requests are sent before the first answer is read: a GPU works on those about one length
-        while the masks of the next are drawn.
+    ) -> Iterator[Answers]:
+        """What is asked about rows, batch by batch.
 
         Args:
             rows: of any shape.
-            dialogue_of: the dialogue of some rows, given their numbers.
+            request_of: what is asked about a batch.
             most_masks: of a row with k places, so that memory holds what is asked together.
-            partners: of each row another one of its shape, which is asked about in the same dialogue:
+            partners: of each row another one of its shape, which is asked about in the same batch:
                 the B partners are behind the B rows.
-            one_by_one: whether each row has a dialogue of its own.
 
         Raises:
             TextError: where an answer is not finite, without ``skip``.
         """
-        buckets = bucket_by_shape(rows, most_masks)
-        if one_by_one:
-            buckets = [[number] for bucket in buckets for number in bucket]
-        talks = []
-        for numbers in buckets:
-            of_bucket = [rows[number] for number in numbers]
+        batches = []
+        for numbers in bucket_by_shape(rows, most_masks):
+            of_batch = [rows[number] for number in numbers]
             if partners is not None:
-                of_bucket += [partners[number] for number in numbers]
-            together = Rows.of(of_bucket)
-            num_tokens = together.ids.numel() * most_masks(together.num_places)
-            talks.append(_Talk(numbers, together, dialogue_of(together, numbers), num_tokens))
-        scored: list[Scored[Result]] = []
-        for some in _some_at_a_time(talks):
-            scored += self._finish(some)
-        return scored
+                of_batch += [partners[number] for number in numbers]
+            batches.append(batch_of(numbers, of_batch, most_masks))
+        for some in some_at_a_time(batches):
+            yield from self.ask(some, request_of)
 
-    def _finish(self, talks: Sequence["_Talk[Result]"]) -> list[Scored[Result]]:
-        """Go through dialogues, request by request, to their ends."""
-        requests: dict[int, Request] = {}
-        results: dict[int, Result] = {}
-        while len(results) < len(talks):
-            fetches: dict[int, Callable[[], Answers]] = {}
-            for numbers in _of_equal_length(talks, without=results):
-                for number in numbers:
-                    if number not in requests:
-                        requests[number] = next(talks[number].dialogue)
-                fetches |= self._ask({n: (talks[n].rows, requests[n]) for n in numbers})
-            for number, fetch in fetches.items():
-                try:
-                    requests[number] = talks[number].dialogue.send(fetch())
-                except StopIteration as end:
-                    results[number] = end.value
-        return [Scored(talk.numbers, talk.rows, results[n]) for n, talk in enumerate(talks)]
+    def ask(self, batches: Sequence[Batch], request_of: RequestOf) -> list[Answers]:
+        """Ask about batches that memory holds together, in the order of the lengths of their rows.
 
-    def _ask(self, asked: dict[int, tuple[Rows, Request]]) -> dict[int, Callable[[], Answers]]:
-        """Send requests about rows of one length together; what is returned fetches."""
-        masks = _Masks.of(list(asked.values()), self.scorer.says_every_token)
-        fetch_all = self.scorer._ask(
-            masks.ids, masks.row, masks.hidden, masks.types, wanted=masks.wanted, same=masks.same
-        )
-        answers: list[Answers] = []  # to each request, once they are there
-
-        def fetch(place: int) -> Answers:
-            if not answers:
-                answers.extend(masks.answers(self._without_faults(fetch_all().double(), masks)))
-            return answers[place]
-
-        return {number: partial(fetch, place) for place, number in enumerate(asked)}
+        All requests are sent before the first answer is read: a GPU works on those about one length
+        while the masks of the next are drawn.
+        """
+        sent = []
+        for _, of_length in groupby(batches, key=lambda batch: batch.rows.ids.shape[1]):
+            together = list(of_length)
+            masks = _Masks.of(
+                together,
+                [request_of(batch) for batch in together],
+                self.scorer.says_every_token,
+            )
+            fetch = self.scorer._ask(
+                masks.ids,
+                masks.row,
+                masks.hidden,
+                masks.types,
+                wanted=masks.wanted,
+                same=masks.same,
+            )
+            sent.append((masks, fetch))
+        answers = []
+        for masks, fetch in sent:
+            answers += masks.answers(self._without_faults(fetch().double(), masks))
+        return answers
 
     def _without_faults(
         self, values: Float[Tensor, "R L"], masks: "_Masks"
@@ -194,40 +175,26 @@ class BatchScheduler:
         return values.masked_fill(is_bad, 0.0)
 
 
-@dataclass(frozen=True, eq=False)
-class _Talk(Generic[Result]):
-    """A dialogue that has not begun, and whose it is."""
-
-    numbers: list[int]
-    rows: Rows
-    dialogue: Dialogue[Result]
-    num_tokens: int  # of all masks that it asks about at a time, at most
+def batch_of(numbers: list[int], rows: Sequence[Row], most_masks: MostMasks) -> Batch:
+    """Rows of one shape together."""
+    together = Rows.of(rows)
+    num_tokens = together.ids.numel() * most_masks(together.num_places)
+    return Batch(numbers, together, num_tokens)
 
 
-def _some_at_a_time(talks: Sequence[_Talk[Result]]) -> Iterator[list[_Talk[Result]]]:
-    """Dialogues whose masks and answers memory holds together."""
-    some: list[_Talk[Result]] = []
+def some_at_a_time(batches: Sequence[Batch]) -> Iterator[list[Batch]]:
+    """Batches whose masks and answers memory holds together."""
+    some: list[Batch] = []
     num_tokens = 0
-    for talk in talks:
-        some.append(talk)
-        num_tokens += talk.num_tokens
+    for batch in batches:
+        some.append(batch)
+        num_tokens += batch.num_tokens
         if num_tokens >= 2 * GROUP_TOKENS:
             yield some
             some = []
             num_tokens = 0
     if some:
         yield some
-
-
-def _of_equal_length(
-    talks: Sequence[_Talk[Result]], without: Container[int]
-) -> Iterable[list[int]]:
-    """The numbers of the dialogues about rows of each length, but for some."""
-    of_length: dict[int, list[int]] = {}
-    for number, talk in enumerate(talks):
-        if number not in without:
-            of_length.setdefault(talk.rows.ids.shape[1], []).append(number)
-    return of_length.values()
 
 
 @dataclass(frozen=True, eq=False)
@@ -249,9 +216,14 @@ class _Masks:
     of_requests: list["_MasksOfRequest"]
 
     @classmethod
-    def of(cls, asked: Sequence[tuple[Rows, Request]], says_every_token: bool) -> "_Masks":
-        of_requests = [_MasksOfRequest.of(rows, request) for rows, request in asked]
-        rows = [rows for rows, _ in asked]
+    def of(
+        cls, batches: Sequence[Batch], requests: Sequence[Request], says_every_token: bool
+    ) -> "_Masks":
+        of_requests = [
+            _MasksOfRequest.of(batch, request)
+            for batch, request in zip(batches, requests, strict=True)
+        ]
+        rows = [batch.rows for batch in batches]
         first_row = np.cumsum([0, *map(len, rows)]).tolist()
         ids = torch.cat([each.ids for each in rows])
         types = torch.cat([each.types for each in rows])
@@ -288,7 +260,7 @@ class _Masks:
         values_of_requests = values.split([len(each.row) for each in self.of_requests])
         passes_of_requests = self.num_passes.split([len(each.index) for each in self.of_requests])
         return [
-            Answers(each.values(values_of_request), num_passes)
+            Answers(each.batch, each.request, each.values(values_of_request), num_passes)
             for each, values_of_request, num_passes in zip(
                 self.of_requests, values_of_requests, passes_of_requests, strict=True
             )
@@ -299,15 +271,17 @@ class _Masks:
 class _MasksOfRequest:
     """The different masks of B rows, R of them."""
 
+    batch: Batch
+    request: Request
     row: Int[Tensor, " R"]
     hidden: Bool[Tensor, "R L"]
     wanted: Bool[Tensor, "R L"]
     places: Int[Tensor, "R k"]
     index: Int[Tensor, "B P"]  # of each mask that was asked for among the different ones
-    is_wanted: Bool[Tensor, "B P k"]
 
     @classmethod
-    def of(cls, rows: Rows, request: Request) -> "_MasksOfRequest":
+    def of(cls, batch: Batch, request: Request) -> "_MasksOfRequest":
+        rows = batch.rows
         shape = request.hidden.shape
         masks = request.hidden.flatten(0, 1)
         first, index = _different(request.hidden)
@@ -317,17 +291,18 @@ class _MasksOfRequest:
         wanted.index_add_(0, index, request.wanted.flatten(0, 1).long())
         nowhere = torch.zeros(len(first), rows.ids.shape[1], dtype=torch.bool)
         return cls(
+            batch=batch,
+            request=request,
             row=row,
             hidden=rows.hidden[row].scatter(1, places, masks[first]),
             wanted=nowhere.scatter(1, places, wanted > 0),
             places=places,
             index=index.view(shape[:2]),
-            is_wanted=request.wanted,
         )
 
     def values(self, values: Float[Tensor, "R L"]) -> Float[Tensor, "B P k"]:
         of_places = values.gather(1, self.places)[self.index]
-        return of_places.where(self.is_wanted, 0.0)
+        return of_places.where(self.request.wanted, 0.0)
 
 
 def _different(masks: Bool[Tensor, "B P k"]) -> tuple[Int[Tensor, " R"], Int[Tensor, " BP"]]:

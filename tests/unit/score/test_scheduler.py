@@ -18,8 +18,8 @@ from mpt_score.errors import TextError
 from mpt_score.networks import masked_lm
 from mpt_score.rows import scheduler
 from mpt_score.rows.requests import Request
-from mpt_score.rows.row import Row, Rows, stream
-from mpt_score.rows.scheduler import Answers, BatchScheduler, Dialogue, bucket_by_shape
+from mpt_score.rows.row import Row, stream
+from mpt_score.rows.scheduler import Answers, BatchScheduler, bucket_by_shape
 from mpt_score.tokens import Tokens
 
 NUM_VALUES = 3
@@ -57,27 +57,18 @@ def piece(ids: list[int], places: list[int], text: int = 0, hidden: tuple[int, .
     return Row(row, 0 * row, torch.tensor(places), always, text, f"0 {ids}")
 
 
-def conversation(*requests: Request) -> Dialogue[list[Answers]]:
-    """Asks one question after the other, and returns the answers."""
-    answers = []
-    for request in requests:
-        answers.append((yield request))
-    return answers
-
-
 def scheduler_of(model: Model) -> BatchScheduler:
     return BatchScheduler(mpt_score.Scorer(model), skip=False)
 
 
 def results(
-    batches: BatchScheduler, groups: list[list[Row]], dialogues: list[Dialogue[list[Answers]]]
-) -> list[list[Answers]]:
-    """What dialogues about groups of rows return that are gone through together."""
-    talks = [
-        scheduler._Talk(list(range(len(group))), Rows.of(group), dialogue, num_tokens=0)
-        for group, dialogue in zip(groups, dialogues, strict=True)
+    batches: BatchScheduler, groups: list[list[Row]], requests: list[Request]
+) -> list[Answers]:
+    """The answers to requests about groups of rows that are asked together."""
+    asked = [
+        scheduler.batch_of([number], group, lambda count: 0) for number, group in enumerate(groups)
     ]
-    return [each.result for each in batches._finish(talks)]
+    return batches.ask(asked, lambda batch: requests[batch.numbers[0]])
 
 
 def random_request(num_rows: int, num_masks: int, count: int, seed: int = 0) -> Request:
@@ -107,20 +98,15 @@ def test_answers_are_those_of_a_loop_over_rows_and_masks() -> None:
         [piece([1, 1, 0, 2, 0], [3, 1])],
         [piece([2, 0, 1], [0, 2], hidden=(1,)), piece([0, 0, 1], [0, 1])],
     ]
-    rounds = [
-        [
-            random_request(len(group), 6, len(group[0].places), seed + 7 * number)
-            for number in (0, 1)
-        ]
+    requests = [
+        random_request(len(group), 6, len(group[0].places), seed)
         for seed, group in enumerate(groups)
     ]
     model = Model()
-    dialogues = [conversation(*requests) for requests in rounds]
-    found = results(scheduler_of(model), groups, dialogues)
-    assert model.num_calls == 4  # two rounds of two lengths
-    for group, requests, answers in zip(groups, rounds, found, strict=True):
-        for request, answer in zip(requests, answers, strict=True):
-            torch.testing.assert_close(answer.values, by_hand(group, request), rtol=0, atol=1e-6)
+    found = results(scheduler_of(model), groups, requests)
+    assert model.num_calls == 2  # of two lengths
+    for group, request, answers in zip(groups, requests, found, strict=True):
+        torch.testing.assert_close(answers.values, by_hand(group, request), rtol=0, atol=1e-6)
 
 
 def test_equal_masks_are_asked_once() -> None:
@@ -133,10 +119,10 @@ def test_equal_masks_are_asked_once() -> None:
     wanted = torch.stack([wanted, hidden[1]])
     question = Request(hidden, wanted)
     model = Model()
-    (answers,) = results(scheduler_of(model), [pieces], [conversation(question)])
+    (answers,) = results(scheduler_of(model), [pieces], [question])
     assert len(model.rows) == len(set(model.rows)) == 5
-    assert answers[0].num_passes.tolist() == [3, 2]
-    torch.testing.assert_close(answers[0].values, by_hand(pieces, question), rtol=0, atol=1e-6)
+    assert answers.num_passes.tolist() == [3, 2]
+    torch.testing.assert_close(answers.values, by_hand(pieces, question), rtol=0, atol=1e-6)
 
 
 def test_masks_of_many_places_are_told_apart() -> None:
@@ -144,9 +130,9 @@ def test_masks_of_many_places_are_told_apart() -> None:
     pieces = [piece([number] * 40, list(range(40))) for number in range(2)]
     hidden = torch.eye(40, dtype=torch.bool).repeat(2, 1).expand(2, -1, -1)
     model = Model()
-    (answers,) = results(scheduler_of(model), [pieces], [conversation(Request(hidden, hidden))])
+    (answers,) = results(scheduler_of(model), [pieces], [Request(hidden, hidden)])
     assert len(model.rows) == len(set(model.rows)) == 80
-    assert answers[0].num_passes.tolist() == [40, 40]
+    assert answers.num_passes.tolist() == [40, 40]
 
 
 @pytest.mark.parametrize("kind", ["function", "network"])
@@ -158,13 +144,13 @@ def test_what_is_wanted_changes_no_number(kind: str) -> None:
     few = random_request(2, 12, 3)
     every = Request(few.hidden, few.hidden)
     asks = BatchScheduler(scorer, skip=False)
-    (minimal,) = results(asks, [pieces], [conversation(few)])
-    (whole,) = results(asks, [pieces], [conversation(every)])
+    (minimal,) = results(asks, [pieces], [few])
+    (whole,) = results(asks, [pieces], [every])
     assert not torch.equal(few.wanted, few.hidden)
-    of_wanted = whole[0].values.where(few.wanted, 0.0)
+    of_wanted = whole.values.where(few.wanted, 0.0)
     # The network computes in float64, in batches of other sizes.
-    torch.testing.assert_close(minimal[0].values, of_wanted, rtol=0, atol=1e-9)
-    assert torch.equal(minimal[0].num_passes, whole[0].num_passes)
+    torch.testing.assert_close(minimal.values, of_wanted, rtol=0, atol=1e-9)
+    assert torch.equal(minimal.num_passes, whole.num_passes)
 
 
 def test_what_a_row_gets_does_not_depend_on_its_place() -> None:
