@@ -392,6 +392,16 @@ class TestWindows:
             assert number == pytest.approx(expected, abs=1e-12)
         assert "1 of 1 pairs have more tokens than the 16 that the model takes" in caplog.text
 
+    def test_a_text_that_just_fits_is_shown_whole(self) -> None:
+        scorer = mpt_score.load(tiny(), tokenizer())
+        texts = [" ".join(text.split()[11:]) for text in (self.text(24), self.text())]
+        found = mpt_score.pairs(scorer, texts[:1], texts[1:])
+        ids = scorer.encode(texts).ids
+        mask = torch.zeros_like(ids).bool()
+        mask[:, 14] = True
+        first, second = scorer.log_tokens(ids, mask)[:, 14].tolist()
+        assert found.log_ratio.item() == pytest.approx(first - second, abs=1e-12)
+
     @pytest.mark.bad_input
     def test_what_differs_too_far_apart_is_refused(self) -> None:
         with pytest.raises(
