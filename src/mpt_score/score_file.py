@@ -226,10 +226,10 @@ class _Run:
         for part in self._parts(lines.read(options)):
             texts = [line.texts[0] for line in part if isinstance(line, Line)]
             if texts:
-                of_texts = estimate_cost(self.scorer, texts, plan.most_passes, skip=True)
-                num_texts += int((of_texts.num_tokens > 0).sum())
-                num_tokens += int(of_texts.num_tokens.sum())
-                num_passes += int(of_texts.num_passes.sum())
+                tokens, passes = estimate_cost(self.scorer, texts, plan.most_passes, skip=True)
+                num_texts += int((tokens > 0).sum())
+                num_tokens += int(tokens.sum())
+                num_passes += int(passes.sum())
         price = f"to score: {num_texts} texts, {num_tokens} tokens; passes at most: {num_passes}"
         more = ", more where --target-error asks for them" if options.target_error else ""
         print(price + more, file=sys.stderr)

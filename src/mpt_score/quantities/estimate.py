@@ -364,29 +364,24 @@ def _score_by_strata(seen: _Seen, plan: Plan) -> RowScores:
     num_strata, _ = _strata(plan, seen.rows.num_places)
     alone = seen.values[:, 0]
     area = areas_by_strata(seen.values[:, 1:], seen.masks.hidden[:, 1:], alone, num_strata)
+    return _without_orders(seen, area)
+
+
+def _score_by_one_mask(seen: _Seen) -> RowScores:
+    """D times the score of one mask whose size is uniform on 1..D: unbiased, without an error."""
+    score = seen.rows.num_places * mask_score(seen.values[:, 0], seen.masks.hidden[:, 0])
+    not_known = torch.full_like(score, math.nan)
+    return _without_orders(seen, Areas(score, not_known, not_known))
+
+
+def _without_orders(seen: _Seen, area: "Areas") -> RowScores:
+    """The scores of rows that no whole order was asked about."""
     not_known = torch.full_like(area.value, math.nan)
     return RowScores(
         num_passes=seen.num_passes,
         log_score=area.value,
         variance=area.variance,
         squared_variance_per_degree=area.squared_variance_per_degree,
-        order_variance=not_known,
-        squared_order_variance_per_degree=not_known,
-        pseudo_log_likelihood=seen.pseudo_log_likelihood,
-        along_orders=not_known[:, None][:, :0],
-        log_mixture=not_known,
-    )
-
-
-def _score_by_one_mask(seen: _Seen) -> RowScores:
-    """D times the score of one mask whose size is uniform on 1..D: unbiased, without an error."""
-    values = seen.values[:, 0]
-    not_known = torch.full_like(values[:, 0], math.nan)
-    return RowScores(
-        num_passes=seen.num_passes,
-        log_score=seen.rows.num_places * mask_score(values, seen.masks.hidden[:, 0]),
-        variance=not_known,
-        squared_variance_per_degree=not_known,
         order_variance=not_known,
         squared_order_variance_per_degree=not_known,
         pseudo_log_likelihood=seen.pseudo_log_likelihood,

@@ -290,15 +290,6 @@ class _Pair(NamedTuple):
         return cls(low, high, 1.0 if is_first_low else -1.0, tokens)
 
 
-class _Ratios(NamedTuple):
-    """log q of the first half of 2B rows less that of the second, (B,) each; nats."""
-
-    mean: Float[Tensor, " B"]
-    standard_error: Float[Tensor, " B"]
-    inconsistency: Float[Tensor, " B"]
-    num_passes: Int[Tensor, " B"]
-
-
 def _scored(
     scheduler: BatchScheduler, pairs: Sequence[_Pair], num_orders: int, *, pseudo: bool
 ) -> dict[str, Tensor]:
@@ -321,11 +312,9 @@ def _scored(
         partners=high,
     ):
         group = answers.batch.numbers
-        ratios = _log_ratios(answers, num_orders)
-        columns["log_ratio"][group] = sign[group] * ratios.mean
-        columns["standard_error"][group] = ratios.standard_error
-        columns["inconsistency"][group] = ratios.inconsistency
-        columns["num_passes"][group] = ratios.num_passes
+        for name, values in _log_ratios(answers, num_orders).items():
+            columns[name][group] = values
+        columns["log_ratio"][group] *= sign[group]
     if pseudo:
         low = [pair.low._replace(places=pair.tokens) for pair in pairs]
         high = [pair.high._replace(places=pair.tokens) for pair in pairs]
@@ -336,26 +325,26 @@ def _scored(
     return columns
 
 
-def _log_ratios(answers: Answers, num_orders: int) -> _Ratios:
-    """Of 2B rows, of which row B + i is compared with row i along the same orders."""
+def _log_ratios(answers: Answers, num_orders: int) -> dict[str, Tensor]:
+    """Columns, (B,) each, of 2B rows: row B + i is compared with row i along the same orders."""
     rows = answers.batch.rows
     low, high = answers.values.chunk(2)
     difference = low - high
-    num_passes = answers.num_passes.view(2, -1).sum(dim=0)
+    columns = {"num_passes": answers.num_passes.view(2, -1).sum(dim=0)}
     if takes_every_order(rows, num_orders):
         statistics = over_orders(difference.transpose(0, 1), subsets(rows.num_places))
-        nothing = torch.zeros_like(statistics.mean)
-        return _Ratios(statistics.mean, nothing, statistics.variance.sqrt(), num_passes)
+        columns["log_ratio"] = statistics.mean
+        columns["standard_error"] = torch.zeros_like(statistics.mean)
+        columns["inconsistency"] = statistics.variance.sqrt()
+        return columns
     of_low = Request(*(each.chunk(2)[0] for each in answers.request))
     totals = along_orders(difference, of_low).sum(dim=2)
     mean, error = mean_and_error(totals, dim=1)
     has_spread = orders_differ(of_low.hidden)
-    return _Ratios(
-        mean=mean,
-        standard_error=error.where(has_spread, math.nan),
-        inconsistency=totals.std(dim=1).where(has_spread, math.nan),
-        num_passes=num_passes,
-    )
+    columns["log_ratio"] = mean
+    columns["standard_error"] = error.where(has_spread, math.nan)
+    columns["inconsistency"] = totals.std(dim=1).where(has_spread, math.nan)
+    return columns
 
 
 def _singles(batch: Batch) -> Request:

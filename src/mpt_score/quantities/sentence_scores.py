@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -456,19 +456,12 @@ def passes(
     (tensor([  7, 397]), tensor([32]))
     """
     plan = plan_of(num_orders, num_masks, pseudo, block_length=block_length)
-    return estimate_cost(load(model, tokenizer), texts, plan.most_passes).num_passes
-
-
-class CostEstimate(NamedTuple):
-    """What the scores of N texts cost."""
-
-    num_tokens: Int[Tensor, " N"]  # that are scored; 0 where a text cannot be
-    num_passes: Int[Tensor, " N"]  # at most
+    return estimate_cost(load(model, tokenizer), texts, plan.most_passes)[1]
 
 
 def estimate_cost(
     scorer: Scorer, texts: Texts, most_passes: Callable[[int], int], *, skip: bool = False
-) -> CostEstimate:
+) -> tuple[Int[Tensor, " N"], Int[Tensor, " N"]]:
     """What each text will cost; the model is not asked anything.
 
     Args:
@@ -476,6 +469,9 @@ def estimate_cost(
         texts: as of :meth:`Scorer.encode`.
         most_passes: of a row with so many tokens to score.
         skip: whether a text that cannot be scored costs nothing, and is no error.
+
+    Returns:
+        The tokens of each text that are scored, and its passes, at most.
     """
     texts = as_list(texts)
     num_tokens = torch.zeros(len(texts), dtype=torch.int64)
@@ -490,7 +486,7 @@ def estimate_cost(
                 windows = windows_of(scorer, tokens.row(place))
                 sizes = [int(window.num_features) for window in windows]
             num_passes[number] = sum(map(most_passes, sizes))
-    return CostEstimate(num_tokens, num_passes)
+    return num_tokens, num_passes
 
 
 @checked
