@@ -8,9 +8,13 @@ lies in the packages.
 A package's ``__init__`` is looked through: ``from mpt_lml import PPCA`` leads to the module that
 defines ``PPCA``, not to all that ``mpt_lml`` imports. Where the sources do not say what is meant (a
 package handed on as a value, an import by a computed name), everything counts.
+
+Of a module the code counts, not its comments, docstrings and layout. Of its functions, classes and
+constants those count whose name the chapter's code has in it, or the code of one that counts.
 """
 
 import ast
+import copy
 import hashlib
 import re
 import sys
@@ -122,6 +126,67 @@ def calls_of(tree: ast.AST, function: str) -> Iterator[ast.Call]:
                 yield node
 
 
+class Part(NamedTuple):
+    """A statement of a module, without docstrings."""
+
+    defines: frozenset[str]  # the names that it gives; none for what counts always
+    mentions: frozenset[str]  # all names in it, imported ones and those of attributes as well
+    code: str
+
+
+class WithoutDocstrings(ast.NodeTransformer):
+    """Leaves out each expression that is only a text: a docstring, or one below an attribute."""
+
+    def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
+        is_text = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        return None if is_text else node
+
+
+def mentioned(tree: ast.AST) -> set[str]:
+    """All names in the code, wherever they come from and whatever they are an attribute of."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            names.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            names.add(node.attr)
+        elif isinstance(node, ast.alias):
+            names.update(node.name.split("."))
+    return names
+
+
+def parts_of(tree: ast.Module) -> list[Part]:
+    parts = []
+    for statement in WithoutDocstrings().visit(copy.deepcopy(tree)).body:
+        defines = set()
+        if isinstance(statement, ast.FunctionDef | ast.ClassDef):
+            defines = {statement.name}
+        elif isinstance(statement, ast.Assign | ast.AnnAssign):
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            defines = {
+                node.id
+                for target in targets
+                for node in ast.walk(target)
+                if isinstance(node, ast.Name)
+            }
+        elif isinstance(statement, ast.Import | ast.ImportFrom):
+            # Each name by itself: what imports it does not use it yet.
+            for alias in statement.names:
+                given = alias.asname or alias.name.split(".")[0]
+                code = f"{ast.dump(alias)} of {getattr(statement, 'module', None)}"
+                parts.append(Part(frozenset({given}), frozenset(alias.name.split(".")), code))
+            continue
+        is_special = any(name.startswith("__") for name in defines)
+        parts.append(
+            Part(
+                frozenset() if is_special else frozenset(defines),
+                frozenset(mentioned(statement)),
+                ast.dump(statement),
+            )
+        )
+    return parts
+
+
 class Uses(NamedTuple):
     """What one source uses itself, not by way of others."""
 
@@ -178,7 +243,7 @@ class ChapterSources:
     def files_of(self, code: str) -> set[Path]:
         """The files that the outputs of ``code`` depend on, which may have IPython's magic lines."""
         try:
-            tree = ast.parse(re.sub(r"^( *)[%!].*", r"\1pass", code, flags=re.M))
+            tree = ast.parse(without_magics(code))
         except SyntaxError:
             return self.everything
         used = {node.id for node in nodes_of(tree) if isinstance(node, ast.Name)}
@@ -289,17 +354,58 @@ class ChapterSources:
         """A file of ``book/``, or all files of a folder."""
         return set(files_below(self.root / "book" / name))
 
+    @cached_property
+    def parts(self) -> dict[Path, list[Part]]:
+        return {self.paths[name]: parts_of(tree) for name, tree in self.trees.items()}
+
+    def code_that_counts(self, code: str, files: set[Path]) -> dict[Path, str]:
+        """Of each module among ``files`` what the outputs of ``code`` depend on."""
+        counts: dict[Path, list[str]] = {file: [] for file in files if file in self.parts}
+        defining: dict[str, list[tuple[Path, Part]]] = {}
+        waiting = mentioned(ast.parse(without_magics(code)))
+        for file in counts:
+            for part in self.parts[file]:
+                if not part.defines:
+                    counts[file].append(part.code)
+                    if file.name != "__init__.py":  # which is looked through
+                        waiting |= part.mentions
+                for name in part.defines:
+                    defining.setdefault(name, []).append((file, part))
+        seen: set[str] = set()
+        while waiting:
+            name = waiting.pop()
+            seen.add(name)
+            for file, part in defining.get(name, ()):
+                counts[file].append(part.code)
+                waiting |= part.mentions - seen
+        return {file: "\n".join(sorted(codes)) for file, codes in counts.items()}
+
     def hashes(self, page: Page) -> dict[str, str]:
-        """The files that a page depends on beside its own, each with a hash of its content.
+        """The files that a page depends on beside its own, each with a hash of what counts of it.
 
         For a chapter those of its cells; for any other page, such as the reference, everything.
         """
-        files = self.everything if page.number is None else self.files_of(code_of(page))
-        hashes = {str(path.relative_to(self.root)): self.hash_of(path) for path in sorted(files)}
+        if page.number is None:
+            files = self.everything
+            code = {}
+        else:
+            chapter = code_of(page)
+            files = self.files_of(chapter)
+            code = {} if files == self.everything else self.code_that_counts(chapter, files)
+        hashes = {}
+        for path in sorted(files):
+            content = code[path].encode() if path in code else content_of(path)
+            hashes[str(path.relative_to(self.root))] = hashlib.sha256(content).hexdigest()
         return {"Python": sys.version, **hashes}
 
-    def hash_of(self, path: Path) -> str:
-        return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "missing"
+
+def content_of(path: Path) -> bytes:
+    return path.read_bytes() if path.is_file() else b"missing"
+
+
+def without_magics(code: str) -> str:
+    """Code with IPython's magic lines replaced by ``pass``."""
+    return re.sub(r"^( *)[%!].*", r"\1pass", code, flags=re.M)
 
 
 def code_of(page: Page) -> str:

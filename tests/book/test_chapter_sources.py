@@ -100,6 +100,64 @@ def test_what_code_depends_on(sources: ChapterSources, code: str, expected: set[
         assert short_names(sources, files) == expected
 
 
+MODULE = """\
+from math import pi
+FACTOR = 2
+OTHER = 3
+def area():
+    return FACTOR * half()
+def half():
+    return pi
+def unused():
+    return OTHER
+class Model:
+    def score(self):
+        return unused()
+"""
+CODE = "from mpt_lml import shapes as s\ns.area()"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "counts"),
+    [
+        ("FACTOR = 2\n", "FACTOR = 2  # why\n", False),
+        ("area():\n", "area():\n    'Its area.'\n", False),
+        ("FACTOR * half()", "(FACTOR *\n        half())", False),
+        ("return OTHER", "return 4", False),
+        ("OTHER = 3", "OTHER = 4", False),
+        ("return unused()", "return 4", False),
+        ("FACTOR * half()", "half()", True),
+        ("return pi", "return 3", True),  # of a function that the one in the cell calls
+        ("FACTOR = 2", "FACTOR = 3", True),
+        ("import pi", "import e as pi", True),
+        ("from math import pi", "from math import e, pi", False),
+        ("OTHER = 3", "if True:\n    FACTOR = 3", True),  # no plain definition: it counts always
+    ],
+)
+def test_of_a_module_the_code_counts_that_a_cell_reaches(
+    tmp_path: Path, before: str, after: str, counts: bool
+) -> None:
+    module = tmp_path / "src" / "mpt_lml" / "shapes.py"
+    module.parent.mkdir(parents=True)
+    assert before in MODULE
+    codes = []
+    for text in (MODULE, MODULE.replace(before, after)):
+        module.write_text(text)
+        codes.append(ChapterSources(tmp_path).code_that_counts(CODE, {module})[module])
+    assert (codes[0] != codes[1]) == counts
+
+
+def test_a_class_counts_as_a_whole(tmp_path: Path) -> None:
+    """Of which class a value is that has a method, the sources do not say."""
+    module = tmp_path / "src" / "mpt_lml" / "shapes.py"
+    module.parent.mkdir(parents=True)
+    module.write_text(MODULE)
+    sources = ChapterSources(tmp_path)
+    (code,) = sources.code_that_counts("import mpt_lml\nmpt_lml.shapes.Model()", {module}).values()
+    assert "FunctionDef(name='unused'" in code
+    assert "FunctionDef(name='area'" not in code
+
+
 def test_pins_and_the_packages_data_count_for_every_chapter(sources: ChapterSources) -> None:
     names = {path.name for path in sources.common}
     assert names == {"constraints.txt", "book.mplstyle"}
