@@ -12,6 +12,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from docutils import nodes
 from sphinx.application import Sphinx
 
 import mpt_lml
@@ -21,6 +22,8 @@ PAGES = {
     "book/api-mpt-lml": mpt_lml,
     "book/api-mpt-score": mpt_score,
 }
+# ``Annotated[Bool[Tensor, 'P D'], <function each_masks_something at 0x7f10abdb7740>]``
+CHECKED_TYPE = re.compile(r"Annotated\[((?:(?!Annotated\[).)*?), <function [^>]*>\]")
 
 
 def public_modules(package: ModuleType) -> Iterator[ModuleType]:
@@ -92,6 +95,17 @@ def fill(app: Sphinx, docname: str, source: list[str]) -> None:
         source[0] = text.replace("% names", sections)
 
 
+def without_checks(app: Sphinx, doctree: nodes.document) -> None:
+    """Show of a type that a function checks the type, and not the function with its address."""
+    if app.env.docname not in PAGES:
+        return
+    for text in list(doctree.findall(nodes.Text)):
+        plain = CHECKED_TYPE.sub(r"\1", text)
+        if plain != text:
+            text.parent.replace(text, nodes.Text(plain))
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("source-read", fill)
-    return {"version": "4", "parallel_read_safe": True, "parallel_write_safe": True}
+    app.connect("doctree-read", without_checks)
+    return {"version": "5", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -118,7 +118,7 @@ def with_imports(sheet: Path, static: Path) -> str:
 
 def icon_font(file: Path, codes: set[int]) -> str | None:
     """The glyphs of a font that are wanted, as a data address; ``None`` if it has none of them."""
-    font = TTFont(file)
+    font = TTFont(file, recalcTimestamp=False)  # the same bytes in each build
     wanted = codes & set(font.getBestCmap())
     if not wanted:
         return None

@@ -46,10 +46,12 @@ def patch(app: Sphinx, config: Config) -> None:
     assign = TocTreeCollector.assign_section_numbers
 
     def assign_section_numbers(self: TocTreeCollector, env: BuildEnvironment) -> list[str]:
-        changed = assign(self, env)
+        before = env.toc_secnumbers
+        assign(self, env)
         for docname in list(env.toc_secnumbers):
             renumber(env, docname, numbers.get(docname))
-        return changed
+        now = env.toc_secnumbers
+        return [docname for docname in now if now[docname] != before.get(docname)]
 
     for collector in (TocTreeCollector, *TocTreeCollector.__subclasses__()):
         collector.assign_section_numbers = assign_section_numbers

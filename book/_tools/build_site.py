@@ -11,9 +11,9 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 from book_layout import ROOT, Book
@@ -39,6 +39,9 @@ c = get_config()
 c.InlineBackend.figure_formats = ["svg"]
 c.IPKernelApp.log_level = 40  # errors only
 """
+# Pages as Sphinx wrote them (kept_pages.py); what all of them are made of, beside their sources.
+WRITTEN = Path("_build", "written")
+MAKES_ALL_PAGES = ("book/_ext", "constraints.txt", "_config.yml", "_toc.yml")
 OFFLINE = Path(__file__).with_name("offline")
 # What the pages are made of: as long as none of it changes, nothing is built again.
 READ = (
@@ -67,10 +70,10 @@ def forget(root: Path, *names: str) -> None:
         shutil.rmtree(root / "_build" / name, ignore_errors=True)
 
 
-def fingerprint(root: Path) -> str:
-    """Hash of all files that the pages are made of."""
+def fingerprint(root: Path, names: Sequence[str] = READ) -> str:
+    """Hash of all files that the pages are made of, or of those of some folders."""
     digest = hashlib.sha256(sys.version.encode())
-    for name in READ:
+    for name in names:
         for file in sorted([root / name, *(root / name).rglob("*")]):
             if file.is_file() and "__pycache__" not in file.parts:
                 digest.update(f"{file.relative_to(root)}\0".encode() + file.read_bytes())
@@ -147,10 +150,19 @@ class Executor(ExecutionWorkerLocalMProc):
         )
 
 
-def execute_ahead(root: Path, executor: Executor) -> ExecutorRunResult:
+def execute_ahead(
+    root: Path,
+    executor: Executor,
+    kernels: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> ExecutorRunResult:
     """Execute the chapters that are not in the cache, one on each core and without a network.
 
     jupyter-book would take one after the other. It executes what failed again and says where.
+
+    Args:
+        root: The folder of the book.
+        executor: What executes one chapter.
+        kernels: While it is open they are executed, if there are any.
     """
     book = Book(root)
     cache = get_cache(str(root / CACHE))
@@ -164,14 +176,29 @@ def execute_ahead(root: Path, executor: Executor) -> ExecutorRunResult:
     # The first chapters, which are the quickest, last: no core waits long for another at the end.
     records.reverse()
     work = [ProcessData(record.pk, record.uri, cache, timeout, False) for record in records]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        results = list(pool.map(executor, work))
+    results = []
+    if work:
+        with kernels(), ThreadPoolExecutor(os.cpu_count()) as pool:
+            results = list(pool.map(executor, work))
     print(f"build: {len(results)} chapters executed", flush=True)
     # The worker says 0 for a chapter that ran, 1 for one whose cell failed, 2 for one not begun.
     addresses: dict[int, list[str]] = {0: [], 1: [], 2: []}
     for code, address in results:
         addresses[code].append(address)
     return ExecutorRunResult(addresses[0], addresses[1], addresses[2])
+
+
+def lay_out_written_pages(root: Path) -> None:
+    """Begin with the pages that Sphinx wrote last; with none where all of them may change."""
+    forget(root, "html")
+    stamp = root / "_build" / ".made-by"
+    now = fingerprint(root, MAKES_ALL_PAGES)
+    if stamp.is_file() and stamp.read_text() == now and (root / WRITTEN).is_dir():
+        shutil.copytree(root / WRITTEN, root / HOME_PAGE.parent)
+        return
+    forget(root, WRITTEN.name, ".doctrees")
+    stamp.parent.mkdir(exist_ok=True)
+    stamp.write_text(now)
 
 
 def main(root: Path = ROOT) -> int:
@@ -182,13 +209,12 @@ def main(root: Path = ROOT) -> int:
         return 0
     set_up_kernels(root)
     executor = Executor()
-    with phase(root, "chapters"), warm():
+    with phase(root, "chapters"):
         for chapter, changed in refresh_cache(root).items():
             more = ", …" if len(changed) > 3 else ""
             print(f"build: {chapter} is out of date: {', '.join(changed[:3])}{more}", flush=True)
-        execute_ahead(root, executor)
-    # No page of an earlier build may stay, and the hover previews need every page written at once.
-    forget(root, "html")
+        execute_ahead(root, executor, warm)
+    lay_out_written_pages(root)
     command = [Path(sys.executable).with_name("jupyter-book"), "build", root, "-W", "-n"]
     with phase(root, "Sphinx"):
         status = subprocess.run([*command, "--keep-going"], cwd=root, check=False).returncode
