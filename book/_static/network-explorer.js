@@ -10,8 +10,8 @@
  *               the network's weights in half precision
  *   tolerance   by how many nats an answer may differ from them; else the explorer stops
  *
- * The weights are a file of their own, known-language-weights.js, made when the site is built. It is
- * a script and not data, because pages that are opened from a folder may load nothing else; and it
+ * The weights, and the matrices of networks/matrices.js, are a file of their own,
+ * known-language-weights.js, made when the site is built. It is a script and not data, because pages that are opened from a folder may load nothing else; and it
  * is loaded when the explorer comes near the window.
  */
 (function () {
@@ -27,134 +27,55 @@
 
   // ---- the network ------------------------------------------------------
 
-  /** A number of 16 bits: sign, five bits of exponent, ten of fraction. */
-  function fromHalf(bits) {
-    var sign = bits >> 15 ? -1 : 1, exponent = (bits >> 10) & 31, fraction = bits & 1023;
-    if (exponent === 31) return NaN; // no weight is infinite
-    return exponent
-      ? sign * Math.pow(2, exponent - 15) * (1 + fraction / 1024)
-      : sign * fraction * Math.pow(2, -24);
-  }
-
   /** {name: weights} of {shapes: {name: shape}, half: base64 of all of them, one after the other}. */
   function decoded(packed) {
-    var bytes = window.atob(packed.half), at = 0, weights = {};
+    var kit = window.matrices(), values = kit.halves(kit.bytes(packed.half)), at = 0, weights = {};
     Object.keys(packed.shapes).forEach(function (name) {
       var size = packed.shapes[name].reduce(function (a, b) { return a * b; }, 1);
-      var values = new Float64Array(size);
-      for (var k = 0; k < size; k++, at += 2) {
-        values[k] = fromHalf(bytes.charCodeAt(at) | (bytes.charCodeAt(at + 1) << 8));
-      }
-      weights[name] = values;
+      weights[name] = values.slice(at, at += size);
     });
     return weights;
   }
 
-  /** x Phi(x) with the normal distribution function, by its series of positive terms. */
-  function gelu(x) {
-    var z = Math.abs(x);
-    if (z > 8.5) return x > 0 ? x : 0; // what is missing is below 1e-15
-    var term = z, series = z;
-    for (var n = 3; term > 1e-17 * series; n += 2) {
-      term *= (z * z) / n;
-      series += term;
-    }
-    var half = series * Math.exp((-z * z) / 2) / Math.sqrt(2 * Math.PI); // Phi(z) - 1/2
-    return x * (x > 0 ? 0.5 + half : 0.5 - half);
-  }
-
-  /** One vector through weights (outputs by inputs) and bias. */
-  function linear(weight, bias, from) {
-    var size = from.length, to = new Float64Array(bias.length);
-    for (var o = 0, at = 0; o < to.length; o++) {
-      var total = 0;
-      for (var i = 0; i < size; i++) total += weight[at++] * from[i];
-      to[o] = total + bias[o];
-    }
-    return to;
-  }
-
-  function normalized(vector, scale, shift) {
-    var size = vector.length, mean = 0, variance = 0, i;
-    for (i = 0; i < size; i++) mean += vector[i] / size;
-    for (i = 0; i < size; i++) variance += (vector[i] - mean) * (vector[i] - mean) / size;
-    var by = 1 / Math.sqrt(variance + 1e-12);
-    return vector.map(function (v, k) { return (v - mean) * by * scale[k] + shift[k]; });
-  }
-
-  function plus(a, b) {
-    return a.map(function (v, k) { return v + b[k]; });
-  }
-
-  function logSoftmax(logits) {
-    var most = Math.max.apply(null, logits), total = 0;
-    for (var k = 0; k < logits.length; k++) total += Math.exp(logits[k] - most);
-    return logits.map(function (v) { return v - most - Math.log(total); });
-  }
-
   /** A function of (x, hidden, wanted): log q of each token at each wanted position. */
   function Network(weights) {
+    var kit = window.matrices();
     var words = weights["bert.embeddings.word_embeddings.weight"];
     var places = weights["bert.embeddings.position_embeddings.weight"];
     var kind = weights["bert.embeddings.token_type_embeddings.weight"];
-    var width = kind.length, mask = words.length / width - 1, part = width / HEADS;
+    var width = kind.length, mask = words.length / width - 1;
 
-    function named(prefix) {
-      return {
-        linear: function (name, from) {
-          return linear(weights[prefix + name + ".weight"], weights[prefix + name + ".bias"], from);
-        },
-        norm: function (name, vector) {
-          return normalized(vector, weights[prefix + name + ".weight"], weights[prefix + name + ".bias"]);
-        }
-      };
+    function linear(name, x) {
+      var weight = weights[name + ".weight"], bias = weights[name + ".bias"];
+      return kit.linear(x, weight.length / bias.length, weight, bias);
     }
-
-    /** What the heads bring to one position: values, weighted by how well their keys fit. */
-    function attended(query, keys, values) {
-      var out = new Float64Array(width);
-      for (var head = 0; head < HEADS; head++) {
-        var from = head * part, fit = new Float64Array(keys.length);
-        for (var k = 0; k < keys.length; k++) {
-          for (var i = from; i < from + part; i++) fit[k] += query[i] * keys[k][i];
-          fit[k] /= Math.sqrt(part);
-        }
-        var share = logSoftmax(fit);
-        for (k = 0; k < keys.length; k++) {
-          var by = Math.exp(share[k]);
-          for (i = from; i < from + part; i++) out[i] += by * values[k][i];
-        }
-      }
-      return out;
+    function normalized(name, x) {
+      return kit.normalized(x, weights[name + ".weight"], weights[name + ".bias"], 1e-12);
     }
 
     function layer(depth, states, positions) {
-      var use = named("bert.encoder.layer." + depth + ".");
-      var keys = states.map(function (s) { return use.linear("attention.self.key", s); });
-      var values = states.map(function (s) { return use.linear("attention.self.value", s); });
-      return positions.map(function (j) {
-        var found = attended(use.linear("attention.self.query", states[j]), keys, values);
-        var seen = plus(use.linear("attention.output.dense", found), states[j]);
-        seen = use.norm("attention.output.LayerNorm", seen);
-        var inner = use.linear("intermediate.dense", seen).map(gelu);
-        return use.norm("output.LayerNorm", plus(use.linear("output.dense", inner), seen));
-      });
+      var name = "bert.encoder.layer." + depth, here = kit.rows(states, width, positions);
+      var keys = linear(name + ".attention.self.key", states);
+      var values = linear(name + ".attention.self.value", states);
+      var queries = linear(name + ".attention.self.query", here);
+      var found = kit.attended(queries, keys, values, positions, width, HEADS, Infinity);
+      var seen = normalized(name + ".attention.output.LayerNorm",
+        kit.plus(linear(name + ".attention.output.dense", found), here));
+      var inner = linear(name + ".intermediate.dense", seen).map(kit.gelu);
+      return normalized(name + ".output.LayerNorm", kit.plus(linear(name + ".output.dense", inner), seen));
     }
 
     return function (x, hidden, wanted) {
-      var start = named("bert.embeddings."), end = named("cls.predictions.transform.");
-      var states = x.map(function (symbol, j) {
-        var token = hidden[j] ? mask : symbol, vector = new Float64Array(width);
-        for (var i = 0; i < width; i++) {
-          vector[i] = words[token * width + i] + places[j * width + i] + kind[i];
-        }
-        return start.norm("LayerNorm", vector);
+      var every = x.map(function (_, j) { return j; });
+      var shown = x.map(function (symbol, j) { return hidden[j] ? mask : symbol; });
+      var states = kit.plus(kit.rows(words, width, shown), places).map(function (value, k) {
+        return value + kind[k % width];
       });
-      states = layer(0, states, x.map(function (_, j) { return j; }));
-      return layer(1, states, wanted).map(function (state) {
-        var last = end.norm("LayerNorm", end.linear("dense", state).map(gelu));
-        return logSoftmax(linear(words, weights["cls.predictions.bias"], last));
-      });
+      states = layer(0, normalized("bert.embeddings.LayerNorm", states), every);
+      var last = linear("cls.predictions.transform.dense", layer(1, states, wanted)).map(kit.gelu);
+      last = normalized("cls.predictions.transform.LayerNorm", last);
+      var logits = kit.linear(last, width, words, weights["cls.predictions.bias"]), size = mask + 1;
+      return wanted.map(function (_, k) { return kit.logSoftmax(logits.subarray(k * size, (k + 1) * size)); });
     };
   }
 
@@ -748,5 +669,5 @@
     watch.observe(root);
   });
 
-  shared.network = { decoded: decoded, Network: Network, Source: Source, gelu: gelu }; // for the tests
+  shared.network = { decoded: decoded, Network: Network, Source: Source }; // for the tests
 })();

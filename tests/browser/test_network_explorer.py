@@ -52,7 +52,7 @@ html[data-theme="dark"] body {{ background: #14181e; color: #e9edf2 }}</style></
 @functools.cache
 def weights_script() -> str:
     """What the build writes, from the extension that writes it."""
-    return network_weights.script()
+    return network_weights.known_language()
 
 
 @functools.cache
@@ -164,7 +164,7 @@ def test_network_and_recursion_are_those_of_the_package(visit, network, source) 
 
 def test_the_normal_distribution_function(visit) -> None:
     points = torch.linspace(-12, 12, 2401, dtype=torch.float64)
-    found = visit().evaluate("points => points.map(explorers.network.gelu)", points.tolist())
+    found = visit().evaluate("points => points.map(matrices().gelu)", points.tolist())
     exact = torch.nn.functional.gelu(points)
     assert (torch.tensor(found, dtype=torch.float64) - exact).abs().max() < 1e-14
 
