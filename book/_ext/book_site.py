@@ -43,6 +43,7 @@ POLICY = {
     "base-uri": "'none'",
 }
 INLINE_SCRIPT = re.compile(r"<script\b(?![^>]*\bsrc=)([^>]*)>(.*?)</script>", re.S | re.I)
+SENTENCE_EXPLORER = re.compile(r'class="[^"]*\bsentence-explorer\b')
 CHARSET = re.compile(r'<meta charset="[^"]*" */?>')
 # The theme's two buttons that carry their script in an attribute, which no policy lets through.
 PRESSED = {
@@ -119,6 +120,8 @@ def policy(page: str) -> str:
             digest = hashlib.sha256(script.encode()).digest()
             hashes.add(f"'sha256-{base64.b64encode(digest).decode()}'")
     allowed = POLICY | {"script-src": " ".join([POLICY["script-src"], *sorted(hashes)])}
+    if SENTENCE_EXPLORER.search(page):  # its network computes in a worker, made from a text
+        allowed["worker-src"] = "blob:"
     return "; ".join(f"{name} {places}" for name, places in allowed.items())
 
 

@@ -1,18 +1,19 @@
 """The landing page: an explorer of a chapter at work, and numbers of two digits.
 
-``{explorer} NAME``     the order explorer that a cell of the chapter ``NAME`` put out, with its numbers
+``{explorer} NAME``     the sentence explorer that a cell of the chapter ``NAME`` put out;
+                        ``:fixed:``, what it says without JavaScript
 ``{about}`ID` ``        a measured value of the ledger to two digits, without its error; ``ID %``
 ``{judged}`VERDICT` ``  how many statements of the paper have this verdict; ``run``: were run for a
                         rule; ``after``: of these, by a rule written after the number was known
 """
 
-import re
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-import nbformat
 from docutils import nodes
+from docutils.parsers.rst import directives
 from ledger import LEDGER, format_number
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
@@ -20,33 +21,20 @@ from sphinx.util.docutils import SphinxDirective, SphinxRole
 
 from experiments.ledger import JUDGED, statements
 
-EXPLORER = re.compile(r'<div class="explorer order-explorer">')
+sys.path.append(str(Path(__file__).resolve().parents[1] / "_tools"))
 
-
-def emitted(notebook: Path) -> str:
-    """The order explorer of a notebook: HTML that says the same without JavaScript."""
-    cells = nbformat.read(notebook, as_version=4).cells
-    outputs = [output for cell in cells for output in cell.get("outputs", [])]
-    texts = [output.get("data", {}).get("text/html", "") for output in outputs]
-    found = [text for text in texts if EXPLORER.search(text)]
-    if len(found) != 1:
-        raise ExtensionError(f"{notebook}: {len(found)} order explorers, and one is wanted")
-    return found[0]
-
-
-def opened(html: str) -> str:
-    """The same, in the landing page's small form, where a button invites to reveal."""
-    return EXPLORER.sub(lambda found: f'{found[0][:-2]} door" data-door>', html, count=1)
+from plain_markdown import sentence_explorer
 
 
 class Explorer(SphinxDirective):
     required_arguments = 1
+    option_spec: ClassVar = {"fixed": directives.flag}
 
     def run(self) -> list[nodes.Node]:
         place = f"book/{self.arguments[0]}.ipynb"
         self.env.note_dependency(place)
-        html = opened(emitted(Path(self.env.srcdir, place)))
-        return [nodes.raw("", html, format="html")]
+        shown = sentence_explorer(Path(self.env.srcdir, place), fixed="fixed" in self.options)
+        return [nodes.raw("", shown, format="html")]
 
 
 class About(SphinxRole):

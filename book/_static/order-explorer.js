@@ -3,13 +3,12 @@
  *
  * Its numbers, in <script class="order-explorer-data"> (see explorers.js):
  *   names   D coordinate names
- *   values  D values of the point, as words; none where the names are words of a sentence
+ *   values  D values of the point, as words
  *   terms   2^D rows: terms[s][j] = log p(x_j | x_R) where bit k of s says that
  *           coordinate k is revealed; null where j is itself in R
  *   curve   the mask-rate curve S(x; M) for M = 1..D
  *   log_p   log p(x), the total of every order; none where orders have totals of their own,
  *           the conditionals of a network: then the area is the mean of these totals
- * With `data-door` on the element it is in the landing page's small form: one button invites to reveal.
  * Every number shown is one of these or a sum or mean of them.
  */
 (function () {
@@ -45,7 +44,7 @@
     var D = data && Array.isArray(data.names) ? data.names.length : 0;
     return (
       D >= 1 && D <= 6 &&
-      (!data.values || data.values.length === D) &&
+      data.values.length === D &&
       data.curve.length === D &&
       data.terms.length === 1 << D &&
       (!("log_p" in data) || Number.isFinite(data.log_p))
@@ -55,7 +54,6 @@
   function Explorer(root, data, id) {
     var D = data.names.length;
     var joint = "log_p" in data; // every order has this total
-    var door = "door" in root.dataset;
     var area = sum(data.curve);
     var all = orders(D);
     var order = [];
@@ -65,7 +63,7 @@
     var still = window.matchMedia("(prefers-reduced-motion: reduce)");
 
     function label(j) {
-      return data.values ? data.names[j] + " = " + data.values[j] : data.names[j];
+      return data.names[j] + " = " + data.values[j];
     }
     function condition(list) {
       return list.length ? " | " + list.map(label).join(", ") : "";
@@ -76,7 +74,7 @@
 
     // ---- the skeleton, built once --------------------------------------
     var frame = shared.shell(root, id, "Order explorer",
-      "Reveal the " + D + (data.values ? " coordinates" : " pieces") + " in any order. Each button shows what " +
+      "Reveal the " + D + " coordinates in any order. Each button shows what " +
         "it would add if it came next: its log-probability given what is revealed so far, in nats.");
     var say = frame.say;
     var named = joint ? "log p" : "log q";
@@ -113,14 +111,6 @@
       order = [];
       play(anotherOrder());
     });
-    var invite = shared.button("Reveal one", function () {
-      stop();
-      if (!order.length) return reveal(0);
-      if (order.length < D) return play(order.concat(hidden()));
-      order = [];
-      play(anotherOrder());
-    });
-    invite.className = "oe-invite";
     var every = shared.button("All " + all.length + " orders", function () {
       overlay = !overlay;
       draw();
@@ -133,7 +123,7 @@
     every.setAttribute("aria-controls", id + "-all");
     root.append(
       el("div", { class: "oe-actions", role: "group", "aria-label": "Explorer controls" },
-        door ? [invite, undo, reset, every] : [undo, reset, random, every])
+        [undo, reset, random, every])
     );
 
     var sums = shared.sums(
@@ -165,9 +155,6 @@
     function path(o) {
       return o.map(function (j) { return data.names[j]; }).join(" \u2192 ");
     }
-    function hidden() {
-      return data.names.map(function (_, j) { return j; }).filter(function (j) { return order.indexOf(j) < 0; });
-    }
     function anotherOrder() {
       var seen = history.map(String);
       var fresh = all.filter(function (o) {
@@ -180,7 +167,7 @@
       if (timer !== null) window.clearTimeout(timer);
       timer = null;
     }
-    /** Go on from what is revealed to the end of an order that begins with it. */
+    /** Reveal all in an order, from none. */
     function play(target) {
       draw();
       (function next() {
@@ -232,7 +219,7 @@
         var spans = card.querySelectorAll("span");
         card.dataset.revealed = shown;
         card.setAttribute("aria-disabled", shown);
-        spans[1].textContent = !shown ? "hidden" : data.values ? "= " + data.values[j] : "revealed";
+        spans[1].textContent = shown ? "= " + data.values[j] : "hidden";
         spans[2].textContent = shown
           ? "step " + (order.indexOf(j) + 1)
           : "next: " + number(data.terms[revealed][j], 3);
@@ -243,7 +230,6 @@
       if (joint) sums.set("remaining", digits(data.log_p - running));
       else sums.set("range", history.length ? ends(totals(history)) : "none yet");
       every.setAttribute("aria-pressed", overlay);
-      invite.textContent = !order.length ? "Reveal one" : order.length < D ? "Reveal the rest" : "Another order";
       drawSteps(terms);
       drawAll();
       drawTried();
@@ -266,12 +252,6 @@
           el("div", { class: "oe-track", "aria-hidden": "true" }, [bar])
         ]);
       });
-      for (var t = order.length; door && t < D; t++) { // the room that the next steps will take
-        rows.push(el("li", { class: "oe-to-come", "aria-hidden": "true" }, [
-          el("div", { class: "oe-step-label" }, [el("span", {}, [t + 1 + "."]), el("span", { class: "oe-number" })]),
-          el("div", { class: "oe-track" })
-        ]));
-      }
       var start = 0;
       var pieces = order.map(function (j, t) {
         var piece = el("div", { class: "oe-bar", style: color(j) });

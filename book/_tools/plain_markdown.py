@@ -13,7 +13,9 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
+import nbformat
 from book_layout import Book, BookError, Page
 from jupytext.myst import myst_to_notebook
 from myst_source import Block, replace_roles, split_blocks
@@ -84,6 +86,18 @@ def number_book(book: Book) -> Index:
 def plain_title(title: str) -> str:
     """A title as a browser shows it on hover: without marks of emphasis, code or formulas."""
     return re.sub(r"[*`$\\]", "", title).replace('"', "'")
+
+
+def sentence_explorer(notebook: Path, fixed: bool = False) -> str:
+    """The sentence explorer that a cell put out; ``fixed``, what it says without JavaScript."""
+    cells = nbformat.read(notebook, as_version=4).cells
+    outputs = [output for cell in cells for output in cell.get("outputs", [])]
+    texts = [output.get("data", {}).get("text/html", "") for output in outputs]
+    found = [text for text in texts if 'class="explorer sentence-explorer"' in text]
+    if len(found) != 1:
+        raise BookError(f"{notebook}: {len(found)} sentence explorers, and one is wanted")
+    static = re.search(r'<div class="explorer-static">(.*?</div>)', found[0], re.S)
+    return f"<div>{static[1]}" if fixed else found[0]
 
 
 def without_gaps(text: str) -> str:
@@ -227,6 +241,12 @@ class Converter:
             return f"\n<details>\n{title}\n\n{self.nested(block.body)}\n\n</details>\n"
         if kind in ADMONITIONS:
             return self.quoted(f"**{self.inline(block.argument) or kind.title()}**\n", block.body)
+        if kind == "explorer" and not self.index.complete:  # it has no label
+            return ""
+        if kind == "explorer" and self.page.number is not None:
+            return sentence_explorer(
+                self.page.path.with_name(f"{block.argument}.ipynb"), fixed=True
+            )
         if kind == "list-table" and self.page.number is not None:
             return self.pipe_table(block.body)
         if self.page.number is not None:

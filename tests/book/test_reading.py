@@ -18,10 +18,9 @@ import pytest
 import reading
 import student
 import yaml
-from book_layout import Book, Page
+from book_layout import Book, BookError, Page
 from form import form
-from plain_markdown import number_book
-from sphinx.errors import ExtensionError
+from plain_markdown import number_book, sentence_explorer
 
 import mpt_lml
 import mpt_score
@@ -96,8 +95,8 @@ def test_the_landing_page_is_a_door(book: Book, site: Path) -> None:
         assert card.xpath(".//a/@href")
     for person in ("Moreno-Muñoz", "Recasens", "Hauberg", book.config["author"]):
         assert person in article.text_content()
-    (shown,) = re.findall(r'class="order-explorer-data">(.*?)</script>', text, re.S)
-    assert shown in front_door.emitted(book.root / "book" / "note-b-orders.ipynb")
+    (shown,) = re.findall(r'class="sentence-explorer-data">(.*?)</script>', text, re.S)
+    assert shown in sentence_explorer(book.root / "book" / "12-bert.ipynb")
 
 
 def test_two_digits_of_a_number() -> None:
@@ -128,8 +127,8 @@ def test_a_card_counts_statements_that_a_run_judged() -> None:
 
 
 def test_a_chapter_without_an_explorer_is_named(book: Book) -> None:
-    with pytest.raises(ExtensionError, match="01-masked-pretraining.ipynb: 0 order explorers"):
-        front_door.emitted(book.root / "book" / "01-masked-pretraining.ipynb")
+    with pytest.raises(BookError, match="01-masked-pretraining.ipynb: 0 sentence explorers"):
+        sentence_explorer(book.root / "book" / "01-masked-pretraining.ipynb")
 
 
 @pytest.mark.parametrize("page", [each for each in CHAPTERS if not each.values[0].is_note])
