@@ -190,8 +190,11 @@ def shifted_side(most_probable: Int[Tensor, " L"], ids: Int[Tensor, " L"]) -> st
         ("token before", at_first == ids[1:], at_first == ids[:-1]),
         ("token after", at_second == ids[:-1], at_second == ids[1:]),
     ):
+        num_repeated = (is_repeated & tells).sum()
         # Three times as often as at its own place: a frequent word meets both equally often by chance.
-        if (is_repeated & tells).sum() >= 3 * (1 + (is_own & tells).sum()):
+        is_shifted = num_repeated >= 3 * (1 + (is_own & tells).sum())
+        # At a third of the places: a few of many are chance, where there are few symbols.
+        if is_shifted and 3 * num_repeated >= tells.sum():
             return side
     return None
 

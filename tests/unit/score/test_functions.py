@@ -172,3 +172,12 @@ def test_words_that_are_frequent_are_no_shift() -> None:
     """A function that always says the most frequent token meets the next one as often as its own."""
     ids = torch.tensor([0, 1, 0, 2, 0, 3, 0, 4, 0, 5, 0, 6, 0, 7])
     assert shifted_side(torch.zeros_like(ids), ids) is None
+
+
+def test_a_few_tokens_of_many_that_agree_by_chance_are_no_shift() -> None:
+    ids = torch.arange(16)
+    most_probable = torch.full((16,), 20)
+    most_probable[:4] = ids[1:5]
+    assert shifted_side(most_probable, ids) is None
+    most_probable[:5] = ids[1:6]
+    assert shifted_side(most_probable, ids) == "token before"
