@@ -3,7 +3,8 @@
 The theme asks for some fifty files and 1.4 MB on a first visit, most of it an icon library, twice.
 
 * Style sheets become one file, and so do the scripts that every page has; an explorer's script
-  (``NAME-explorer.js``) stays on the pages that have an element of the class ``NAME-explorer``.
+  (``NAME-explorer.js``) stays on the pages that have an element of the class ``NAME-explorer``. Our own
+  lose their comments and their indentation.
 * Of the icon fonts the glyphs that are used are kept, inside the style sheet; their rules, too.
   A theme without the fonts' TrueType files (newer ones have WOFF 2 alone) keeps all of its icons.
 * The side bar folds the parts behind the chapters.
@@ -53,6 +54,10 @@ LEDGER = re.compile(r'<table class="ledger.*?</table>', re.S)
 CODE = re.compile(r'(<div class="highlight"><pre>)(.*?)(</pre></div>)', re.S)
 CHARACTERS_ON_A_PHONE = 44
 
+COMMENT = re.compile(r"^[ \t]*/\*(?!!).*?\*/[ \t]*\n", re.S | re.M)
+LINE_COMMENT = re.compile(r"^[ \t]*//.*\n", re.M)
+INDENTATION = re.compile(r"^[ \t]+", re.M)
+
 # Not asked for by any page of this book, or by the page of the search alone.
 SUPERFLUOUS = ("fontawesome.js", "searchtools.js", "searchindex.js", "language_data.js")
 APART = ("tex-chtml.js",)  # a library of its own, kept by browsers for longer
@@ -86,6 +91,11 @@ def indented(match: re.Match[str]) -> str:
             line = f'<span class="long" style="--spaces:{spaces}">{line}</span>'
         lines.append(line)
     return match[1] + "\n".join(lines) + match[3]
+
+
+def without_comments(script: str) -> str:
+    """A script of ours, no text of which goes over a line's end, without comments and indentation."""
+    return INDENTATION.sub("", LINE_COMMENT.sub("", COMMENT.sub("", script)))
 
 
 def file_of(page: Path, address: str) -> Path:
@@ -187,8 +197,9 @@ def folded(part: re.Match[str]) -> str:
 class Lightener:
     """Mends the pages of one output folder."""
 
-    def __init__(self, out: Path) -> None:
+    def __init__(self, out: Path, own_scripts: set[str]) -> None:
         self.out = out
+        self.own_scripts = own_scripts
         self.static = out / "_static"
         self.pages = [each for each in out.rglob("*.html") if "_static" not in each.parts]
         texts = (page.read_text(encoding="utf-8") for page in self.pages)
@@ -204,13 +215,18 @@ class Lightener:
         file.write_text(text, encoding="utf-8")
         return file
 
+    def text_of(self, script: Path) -> str:
+        text = script.read_text(encoding="utf-8")
+        return without_comments(text) if script.name in self.own_scripts else text
+
     def style(self, sheets: tuple[Path, ...]) -> Path:
         css = "\n".join(with_imports(sheet, self.static) for sheet in sheets)
+        css = INDENTATION.sub("", COMMENT.sub("", css))
         charset = re.compile(r'@charset "[^"]*";', re.I)
         return self.written("css", icons_cut(charset.sub("", css), self.icons, self.out))
 
     def bundle(self, scripts: tuple[Path, ...]) -> Path:
-        parts = [script.read_text(encoding="utf-8") for script in scripts]
+        parts = [self.text_of(script) for script in scripts]
         plain = (re.sub(r"^//# sourceMappingURL=.*$", "", part, flags=re.M) for part in parts)
         return self.written("js", ";" + "\n;\n".join(plain))
 
@@ -287,7 +303,13 @@ class Lightener:
 def lighten(app: Sphinx, exception: Exception | None) -> None:
     if exception is not None or app.builder.format != "html":
         return
-    lightener = Lightener(Path(app.outdir))
+    folders = (Path(__file__).with_name("static"), Path(app.srcdir, "book", "_static"))
+    own_scripts = {script.name for folder in folders for script in folder.glob("*.js")}
+    lightener = Lightener(Path(app.outdir), own_scripts)
+    for name in own_scripts:
+        script = lightener.static / name
+        if script.is_file():  # one that stays by itself
+            script.write_text(lightener.text_of(script), encoding="utf-8")
     for page in lightener.pages:
         text = page.read_text(encoding="utf-8")
         page.write_text(lightener.mend(page, text), encoding="utf-8")
