@@ -57,6 +57,7 @@ def keep(app: Sphinx, exception: Exception | None) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    app.connect("env-updated", pages_to_write)
+    # After all numbers have been given, which is behind the event "env-updated".
+    app.connect("env-get-updated", pages_to_write, priority=900)
     app.connect("build-finished", keep, priority=0)  # before anything is done to the pages
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -214,5 +214,5 @@ def number_in(text: str) -> float:
 
 
 def shown(page: Page, name: str) -> float:
-    """The number that an explorer shows under a name."""
-    return number_in(page.locator(f"[data-sum={name}]").inner_text())
+    """The number that the page's first explorer shows under a name."""
+    return number_in(page.locator(f"[data-sum={name}]").first.inner_text())
