@@ -141,6 +141,7 @@ def write_data(app: Sphinx, exception: Exception | None) -> None:
 
 def leave_words(app: Sphinx) -> None:
     """Have no index of Sphinx's own search, for which it would stem every word of every page."""
+    app.builder.load_indexer = lambda docnames: None
     app.builder.index_page = lambda *page: None
     app.builder.dump_search_index = lambda: None
 

@@ -197,7 +197,9 @@
         "\u2212log q in nats, when ", link("it alone is hidden", "12-bert.html#sec-12-pseudo"), "."]),
       el("p", { class: "oe-subtitle" }, ["Every number of hidden pieces"]),
       picture, sums[0].node, sums[1].node, difference,
-      note(["A height is the ", link("mean surprise", "03-mask-rate-curve.html"), " at a piece when so many are hidden."]),
+      note(["A height is the ", link("mean surprise", "03-mask-rate-curve.html"), " at a piece when so many are hidden. " +
+        "With more than six pieces it is an estimate from a few random orders, and the gray line is its standard error. " +
+        "Another visit draws other orders."]),
       note(["The sum of the heights, with a minus, is the ", link("log-score", "04-orders.html#sec-04-network"),
         " in nats: the mean over orders of the log-probability of the whole sentence. Behind \u00b1 stands its standard error."]),
       note([link("Bits a byte", "scoring-guide.html"), " spread it over the letters. ",
