@@ -18,7 +18,8 @@ def test_a_theme_without_truetype_fonts_keeps_its_icons(tmp_path: Path) -> None:
     face = f'@font-face{{font-family:"Font Awesome";src:url(vendor/fontawesome/webfonts/{FONT})}}'
     (tmp_path / "_static" / "theme.css").write_text(f"{face}\n{RULE}")
     (tmp_path / "page.html").write_text(PAGE)
-    lighten(SimpleNamespace(builder=SimpleNamespace(format="html"), outdir=tmp_path), None)
+    html = SimpleNamespace(format="html")
+    lighten(SimpleNamespace(builder=html, srcdir=tmp_path, outdir=tmp_path), None)
     assert (tmp_path / WEBFONTS / FONT).is_file()
     (sheet,) = (tmp_path / "_static").glob("book-*.css")
     assert face in sheet.read_text() and RULE in sheet.read_text()
