@@ -84,6 +84,8 @@ class ReadingPath(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         self.env.note_dependency(READING)
+        for docname in self.config.reading["forms"]:
+            self.env.note_dependency(f"{docname}.ipynb")  # of which the minutes are
         way = self.config.reading["paths"][self.arguments[0]]
         steps = nodes.enumerated_list(enumtype="arabic", classes=["reading-path"], suffix=".")
         for label, part in way:

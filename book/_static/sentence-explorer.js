@@ -198,8 +198,8 @@
       el("p", { class: "oe-subtitle" }, ["Every number of hidden pieces"]),
       picture, sums[0].node, sums[1].node, difference,
       note(["A height is the ", link("mean surprise", "03-mask-rate-curve.html"), " at a piece when so many are hidden. " +
-        "With more than six pieces it is an estimate from a few random orders, and the gray line is its standard error. " +
-        "Another visit draws other orders."]),
+        "With more than six pieces it is an estimate from a few random orders, also with one hidden, and the gray line is its " +
+        "standard error. In the sum most of these errors cancel. Another visit draws other orders."]),
       note(["The sum of the heights, with a minus, is the ", link("log-score", "04-orders.html#sec-04-network"),
         " in nats: the mean over orders of the log-probability of the whole sentence. Behind \u00b1 stands its standard error."]),
       note([link("Bits a byte", "scoring-guide.html"), " spread it over the letters. ",
@@ -458,7 +458,7 @@
         show("score", function () { return worded(found); });
         show("bits", function () { return number(-found.value / Math.LN2 / sentence.bytes, 2); });
         show("perplexity", function () { return number(Math.exp(-found.value / sentence.size), 0); });
-        show("orders", function () { return sentence.exact ? "all " + count : String(count); });
+        sums[n].set("orders" + end, sentence.exact ? "all " + count : String(count)); // a sign of work, from 0 on
       });
       picture.replaceChildren();
       if (!sentences.every(isScored)) {

@@ -13,6 +13,7 @@ from lxml import html
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 sys.path.insert(0, str(HERE.parents[1] / "book" / "_tools"))
+sys.path.append(str(HERE.parents[1] / "book" / "_ext"))
 
 import chromium  # noqa: E402
 

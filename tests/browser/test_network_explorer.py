@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import json
 import math
 import re
@@ -11,6 +10,7 @@ import shutil
 from pathlib import Path
 
 import nbformat
+import network_weights
 import pytest
 import torch
 from chromium import ROOT, SITE
@@ -32,9 +32,6 @@ from mpt_score.networks.symbol_bert import SymbolBERT
 pytestmark = pytest.mark.browser
 
 BOOK = ROOT / "book"
-SPEC = importlib.util.spec_from_file_location("weights", BOOK / "_ext" / "network_weights.py")
-network_weights = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(network_weights)
 CHAPTER = "11-known-language"
 WEIGHTS = "known-language-weights.js"
 LETTERS = "abcdefghijkl"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import json
 import math
 import os
@@ -11,6 +10,7 @@ import re
 import shutil
 from urllib.parse import quote
 
+import network_weights
 import pytest
 import torch
 import typed
@@ -33,9 +33,6 @@ from mpt_score import MaskedLM, networks, tokens
 pytestmark = pytest.mark.browser
 
 BOOK = ROOT / "book"
-SPEC = importlib.util.spec_from_file_location("weights", BOOK / "_ext" / "network_weights.py")
-network_weights = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(network_weights)
 EXPLORER = ".sentence-explorer"
 SCRIPT = "small-bert.js"
 PHONE, DESKTOP = {"width": 390, "height": 844}, {"width": 1280, "height": 900}

@@ -28,10 +28,7 @@ from mpt_lml.estimators.latent import (
     require_decoded,
 )
 from mpt_lml.models.vae import LatentVariableModel
-from mpt_lml.numerics import (
-    draw_normal,
-    draw_uniform,
-)
+from mpt_lml.numerics import draw_normal, draw_uniform
 from mpt_lml.objectives.ppca import require_second_moment
 from mpt_lml.results import Estimate
 
