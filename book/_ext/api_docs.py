@@ -12,7 +12,6 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from docutils import nodes
 from sphinx.application import Sphinx
 
 import mpt_lml
@@ -23,7 +22,9 @@ PAGES = {
     "book/api-mpt-score": mpt_score,
 }
 # ``Annotated[Bool[Tensor, 'P D'], <function each_masks_something at 0x7f10abdb7740>]``
-CHECKED_TYPE = re.compile(r"Annotated\[((?:(?!Annotated\[).)*?), <function [^>]*>\]")
+CHECKED_TYPE = re.compile(
+    r"(?:~?typing\.)?Annotated\[((?:(?!Annotated\[).)*?), <[^<>]* at 0x[0-9a-f]+>\]"
+)
 
 
 def public_modules(package: ModuleType) -> Iterator[ModuleType]:
@@ -95,17 +96,15 @@ def fill(app: Sphinx, docname: str, source: list[str]) -> None:
         source[0] = text.replace("% names", sections)
 
 
-def without_checks(app: Sphinx, doctree: nodes.document) -> None:
+def without_checks(app: Sphinx, what: str, name: str, *_: Any) -> None:
     """Show of a type that a function checks the type, and not the function with its address."""
-    if app.env.docname not in PAGES:
-        return
-    for text in list(doctree.findall(nodes.Text)):
-        plain = CHECKED_TYPE.sub(r"\1", text)
-        if plain != text:
-            text.parent.replace(text, nodes.Text(plain))
+    annotations = app.env.temp_data.get("annotations", {}).get(name, {})
+    for parameter, text in annotations.items():
+        annotations[parameter] = CHECKED_TYPE.sub(r"\1", text)
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("source-read", fill)
-    app.connect("doctree-read", without_checks)
+    # After autodoc has written the annotations down.
+    app.connect("autodoc-process-signature", without_checks, priority=600)
     return {"version": "5", "parallel_read_safe": True, "parallel_write_safe": True}

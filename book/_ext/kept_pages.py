@@ -13,7 +13,7 @@ from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 
 WRITTEN = "written"  # beside html, in _build
-SHARED = "shared"  # a hash of what pages show of each other
+SHARED = ".shared"  # there, too: a hash of what pages show of each other
 
 
 def folder_of(app: Sphinx) -> Path:
@@ -41,7 +41,7 @@ def shared(env: BuildEnvironment) -> str:
 
 def pages_to_write(app: Sphinx, env: BuildEnvironment) -> list[str]:
     """All pages where something changed that they show of each other."""
-    stamp = folder_of(app) / SHARED
+    stamp = folder_of(app).with_name(SHARED)
     app.shared = shared(env)
     unchanged = stamp.is_file() and stamp.read_text() == app.shared
     return [] if unchanged else sorted(env.found_docs)
@@ -53,7 +53,7 @@ def keep(app: Sphinx, exception: Exception | None) -> None:
     folder = folder_of(app)
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(app.outdir, folder)
-    (folder / SHARED).write_text(app.shared)
+    folder.with_name(SHARED).write_text(app.shared)
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
