@@ -153,6 +153,12 @@ EXPERIMENTS = {
         "about 40 min",
         "The recursion of Figure 3, lower, choice by choice, and an encoder of x_R.",
     ),
+    "six-sentences": Entry(
+        "experiments.six_sentences",
+        "SixSentences",
+        "about 15 min",
+        "Six sentences under the small BERT while it learns, and under the one that the book carries.",
+    ),
     "small-bert": Entry(
         "experiments.small_bert",
         "SmallBert",
