@@ -492,7 +492,6 @@ def theory() -> list[Call]:
             torch.ones(3).double(),
             masks_per_datum=1,
         ),
-        valid(information.best_law),
         valid(rates.chain_crossover, torch.arange(1.0, 90.0).double().log()),
         valid(
             rates.crossover,

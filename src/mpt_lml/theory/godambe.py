@@ -38,7 +38,6 @@ _FORM_BYTES = 2**28  # of one batch of masks: several arrays of the size of thei
 _EPSILON = torch.finfo(torch.float64).eps
 _MOST_ERROR = 1e-3  # relative, of an efficiency; where rounding may cost more, it is refused
 _MOST_SINGULAR = 1e-8  # rounding of H, in units of the Fisher information, that may hide a zero
-_MAX_STEPS = 2000  # of the search for the best law; some hundred are usual
 
 _Matrices = Float[Tensor, "S Q Q"]
 
@@ -226,15 +225,6 @@ class GaussianFamily:
         smallest = torch.linalg.svdvals(whitened / size[:, None])[-1]
         error = narrow * (1.0 + torch.linalg.vector_norm(directions) / smallest)
         return _EPSILON * self.num_features * error.item()
-
-
-class BestLaw(NamedTuple):
-    """The law of S mask sizes with most information."""
-
-    probabilities: Float[Tensor, " S"]
-    efficiency: float
-    bound: float
-    """Upper bound of the efficiency of all laws of these sizes."""
 
 
 @checked
@@ -457,39 +447,6 @@ class Godambe:
         weight = (share * weights).sum(dim=-1).sqrt()
         return self._efficiency_of(sensitivity, variability, weight)
 
-    @checked
-    def best_law(self) -> BestLaw:
-        """The law of sizes with most information at one mask per datum, and what no law exceeds.
-
-        Every size has the best *matrix* to multiply its gradient by (Godambe's weights, H_M J_M⁻¹).
-        The loss is convex in the law then; its gradient is that of the equivalence
-        theorem (Kiefer & Wolfowitz 1960) and bounds the optimum. By multiplicative steps.
-
-        Returns:
-            ``probabilities`` (S,), and two shares, ``efficiency`` and ``bound``.
-
-        Raises:
-            ValueError: for sizes that do not identify the parameters, even together; as
-                :meth:`efficiency`.
-        """
-        if not self._is_identified(self._whitened(self.sensitivity.mean(dim=0))):
-            raise ValueError(
-                "best_law needs sizes that identify the parameters, and those given do not, even "
-                "together: with some parameters the masked scores do not change. Add sizes."
-            )
-        signal = self._whitened_draws()
-        num_sizes, _, num_parameters = signal.shape
-        law = torch.full_like(signal[:, 0, 0], 1.0 / num_sizes)
-        for _ in range(_MAX_STEPS):
-            loss, negative_gradient = _loss_of_law(law, signal)
-            gap = negative_gradient.max() - law @ negative_gradient
-            if gap < 1e-6 * loss:
-                break
-            law = (law * negative_gradient.sqrt()).clamp(min=1e-30)
-            law = law / law.sum()
-        bound = num_parameters / (loss - gap).clamp(min=num_parameters).item()
-        return BestLaw(law.to(self.fisher), num_parameters / loss.item(), bound)
-
     def gradient_rms(self) -> Float[Tensor, " S"]:
         """Root mean square of the gradient of one mask's score, for every size: √(tr J_M)/D.
 
@@ -566,28 +523,6 @@ class Godambe:
         left = torch.linalg.solve_triangular(factor, double(matrices), upper=False)
         return torch.linalg.solve_triangular(factor, left.mT, upper=False).mT
 
-    def _whitened_draws(self) -> Float[Tensor, "S Q Q"]:
-        """Sensitivity of one whitened draw of each size.
-
-        A draw of size M is root_Mᵀ ψ, of unit covariance where J_M is not singular.
-        """
-        values, vectors = torch.linalg.eigh(self._whitened(self.one_mask))
-        is_positive = values > self._rounding * values.amax()
-        inverse_root = (1.0 / values.where(is_positive, 1.0)).sqrt().where(is_positive, 0.0)
-        root = vectors * inverse_root[:, None]
-        sensitivity = self._whitened(self.sensitivity)
-        signal = root.mT @ sensitivity
-        # What rounding may hide of J_M must say nothing, as exactly where J_M is singular.
-        signal_of_direction = torch.linalg.vector_norm(vectors.mT @ sensitivity, dim=2)
-        relative = self._entry_error(self.one_mask)[:, None] / values.abs()
-        relative = relative + 2.0 * self.rounding / values.abs().sqrt()
-        is_known = is_positive & (relative <= _MOST_ERROR)
-        epsilon = torch.finfo(self.fisher.dtype).eps
-        unseen = self.rounding + self._entry_error(self.sensitivity).max() * (epsilon / _EPSILON)
-        unseen = unseen.clamp(max=max(_MOST_SINGULAR, 10.0 * epsilon) * signal_of_direction.max())
-        _require_known(is_known | (signal_of_direction <= unseen), relative)
-        return signal
-
 
 class _Moments(NamedTuple):
     mean: Float[Tensor, "Q D D"]  # of the forms of some masks, of z = L⁻¹ x
@@ -620,18 +555,6 @@ def _products(
 ) -> Float[Tensor, "*S P Q"]:
     """2 tr(G G') of all pairs: the covariance of the forms under N(0, 1)."""
     return 2.0 * forms.flatten(-2) @ others.flatten(-2).mT
-
-
-def _loss_of_law(
-    law: Float[Tensor, " S"], signal: Float[Tensor, "S Q Q"]
-) -> tuple[Float[Tensor, ""], Float[Tensor, " S"]]:
-    """tr of the inverse information of a law, and its negative gradient in the probabilities."""
-    num_parameters = signal.shape[2]
-    scale = law.sqrt().repeat_interleave(num_parameters)[:, None]
-    scaled_signal = scale * signal.flatten(0, 1)
-    inverse = torch.linalg.inv(scaled_signal.mT @ scaled_signal)
-    squares = (scaled_signal @ inverse).unflatten(0, signal.shape[:2]).square()
-    return inverse.trace(), squares.sum(dim=(1, 2)) / law
 
 
 def _require_known(is_known: Bool[Tensor, "*B"], error: Float[Tensor, "*B"]) -> None:

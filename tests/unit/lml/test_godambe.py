@@ -222,14 +222,6 @@ class TestSomeSizes:
         with pytest.raises(ValueError, match=r"sizes must differ, got \[1, 1, 2\]"):
             Godambe.of(FAMILIES["ar1"], [1, 1, 2])
 
-    @pytest.mark.bad_input
-    def test_a_best_law_needs_sizes_that_identify_the_parameters(self) -> None:
-        """Under full masking AR(1) has the variances alone, which do not depend on the correlation."""
-        with pytest.raises(ValueError, match="best_law needs sizes that identify the parameters"):
-            Godambe.of(FAMILIES["ar1"], [6]).best_law()
-        law, *_ = Godambe.of(FAMILIES["ar1"], [6, 3]).best_law()
-        torch.testing.assert_close(law, torch.tensor([0.0, 1.0], **f64))
-
 
 class TestSinglePrecision:
     """The covariance rounds its last digit, and nothing else rounds."""
@@ -374,56 +366,6 @@ class TestRandomMasks:
         assert abs(values.mean() - limit) < 4 * values.std() / 8**0.5 + 0.02 * limit
 
 
-class TestBestLaw:
-    @pytest.mark.parametrize("name", FAMILIES)
-    def test_no_law_exceeds_its_bound(self, name: str) -> None:
-        info = Godambe.of(FAMILIES[name])
-        law, value, bound = info.best_law()
-        assert abs(law.sum() - 1) < 1e-12 and value <= bound < value * (1 + 1e-4)
-        g = torch.Generator().manual_seed(6)
-        count = len(law)
-        for _ in range(60):  # any law with any weights, and any fixed size
-            nu, w = torch.rand(2, count, generator=g, **f64) ** 3 + 1e-3
-            nu[torch.rand(count, generator=g) < 0.3] *= 1e-3
-            other = info.law_efficiency(nu / nu.sum(), w)
-            assert other <= bound
-        fixed = info.efficiency(1)
-        assert fixed[~fixed.isnan()].max() <= bound
-
-    def test_one_parameter_and_one_mask_is_one_size(self) -> None:
-        info = Godambe.of(FAMILIES["ar1"])
-        law, value, _ = info.best_law()
-        best = info.efficiency(1)[:-1].argmax()
-        assert law[best] > 0.999 and abs(value - info.efficiency(1)[best]) < 1e-4
-
-    def test_the_unit_of_a_gradient_is_free(self) -> None:
-        """ψ → ψ/10⁶: H and J follow, the information does not; one size says nothing of one of two."""
-        eye, part = torch.eye(2).double(), torch.diag(torch.tensor([1.0, 0.0])).double()
-        found = []
-        for unit in (1.0, 1e-6):
-            info = Godambe(
-                eye,
-                unit * torch.stack([part, eye]),
-                torch.zeros(2, 2, 2, 2).double(),
-                unit**2 * torch.stack([part, 2.0 * eye]),
-            )
-            law, value, _ = info.best_law()
-            found.append(torch.tensor([*law, value]))
-        torch.testing.assert_close(found[1], found[0], rtol=1e-6, atol=1e-9)
-
-    def test_matrices_are_worth_more_than_numbers(self) -> None:
-        """Two sizes, each precise where the other is not: information is not linear for numbers."""
-        one, two = torch.diag(torch.tensor([1.0, 4.0])), torch.diag(torch.tensor([4.0, 1.0]))
-        eye, both = torch.eye(2).double(), torch.stack([one, two]).double()
-        info = Godambe(eye, torch.stack([eye, eye]), torch.zeros(2, 2, 2, 2).double(), both)
-        law, value, _ = info.best_law()
-        assert abs(value - 0.625) < 1e-9 and (law - 0.5).abs().max() < 1e-9
-        half = torch.full((2,), 0.5).double()
-        weights = torch.rand(200, 2, generator=torch.Generator().manual_seed(1)).double() + 0.01
-        scalar = info.law_efficiency(half.expand(200, 2), weights)
-        assert scalar.max() <= 0.4 + 1e-12
-
-
 @pytest.mark.bad_input
 @pytest.mark.parametrize(
     ("call", "message"),
@@ -505,16 +447,6 @@ class TestNarrow:
             else:
                 assert abs(found.item() / expected - 1.0) < 1e-3
 
-    @pytest.mark.parametrize("noise_variance", [1e-4, 1e-5, 1e-6, 1e-7, 1e-8])
-    def test_a_best_law_is_right_or_refused(self, noise_variance: float) -> None:
-        """It has a limit for σ → 0, from which it is off by less than σ/10: 0.44425 at 3e-4."""
-        info = Godambe.of(GaussianFamily.ppca(loadings_of_five(), noise_variance))
-        found = unless_refused(info.best_law)
-        if found is None:
-            assert noise_variance < 1e-4
-        else:
-            assert abs(found.efficiency / 0.4448 - 1.0) < 1e-3
-
     @pytest.mark.parametrize("distance", [1e-6, 1e-8, 1e-10, 1e-12, 1e-13, 1e-14])
     def test_one_parameter_is_right_or_refused(self, distance: float) -> None:
         """Noise d·(1, ..., 5) of one factor: efficiency has a limit, from which it is off by order d."""
@@ -539,9 +471,8 @@ class TestNarrow:
         variability = turn.mT @ (size.square()[:, None] * turn)
         nothing = torch.zeros(1, 1, 2, 2, **f64)
         info = Godambe(torch.eye(2, **f64), sensitivity[None], nothing, variability[None])
-        for call in (lambda: info.efficiency(1).item(), lambda: info.best_law().efficiency):
-            found = unless_refused(call)
-            assert small < 1e-4 if found is None else abs(found - 1.0) < 1e-3
+        found = unless_refused(lambda: info.efficiency(1).item())
+        assert small < 1e-4 if found is None else abs(found - 1.0) < 1e-3
 
     @pytest.mark.bad_input
     def test_rounding_by_hand_is_heeded(self) -> None:
@@ -549,8 +480,6 @@ class TestNarrow:
         info = Godambe(eye, 0.1 * eye[None], nothing, 0.01 * eye[None], rounding=1e-4)
         with pytest.raises(ValueError, match="within a share of 0.001, .* share of 4.0e-03"):
             info.efficiency(1)
-        with pytest.raises(ValueError, match="within a share of 0.001, .* share of 2.0e-03"):
-            info.best_law()
 
     @pytest.mark.bad_input
     def test_a_covariance_that_is_hardly_definite(self) -> None:
