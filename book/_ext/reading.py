@@ -58,6 +58,11 @@ def measure(app: Sphinx) -> None:
             for name, label in index.labels.items()
             if label.is_chapter
         },
+        "sections": {
+            name: (label.page.docname, str(label), plain_title(label.title))
+            for name, label in index.labels.items()
+            if label.kind == "section" and label.number
+        },
         "paths": {
             name: [measured(label, alone if name == HOUR else whole) for label in way]
             for name, way in content["paths"].items()
@@ -117,20 +122,28 @@ def mend_chapter(app: Sphinx, doctree: nodes.document) -> None:
             section.insert(place, paragraph(*onwards, classes=("onwards",)))
 
 
-class NumberedChapters(SphinxPostTransform):
-    """``{ref}`chapter-06` `` in a sentence prints "Chapter 6", a note "Note A"; the title is on hover."""
+class NumberedPlaces(SphinxPostTransform):
+    """``{ref}`chapter-06` `` in a sentence prints "Chapter 6", a note "Note A", a section "Section 6.5".
+
+    The title is on hover. A section of a page without a number prints its title.
+    """
 
     default_priority = 5  # before Sphinx resolves references, with the title of what they name
 
     def run(self, **options: Any) -> None:
-        chapters = self.config.reading["chapters"]
+        chapters, sections = self.config.reading["chapters"], self.config.reading["sections"]
         for link in list(self.document.findall(addnodes.pending_xref)):
-            chapter = chapters.get(link.get("reftarget"))
             plain = link.get("reftype") == "ref" and not link["refexplicit"]
-            if chapter is None or not plain or link.get("titled"):
+            if not plain or link.get("titled"):
                 continue
-            docname, number, title = chapter
+            target = link.get("reftarget")
+            place = chapters.get(target) or sections.get(target)
+            if place is None:
+                continue
+            docname, number, title = place
             address = self.app.builder.get_relative_uri(link["refdoc"], docname)
+            if target not in chapters:
+                address += f"#{target}"
             text = nodes.inline("", number, classes=["std", "std-ref"])
             hover = {"reftitle": title}
             link.replace_self(nodes.reference("", "", text, internal=True, refuri=address, **hover))
@@ -177,7 +190,7 @@ def title_folds(app: Sphinx, doctree: nodes.document) -> None:
 def setup(app: Sphinx) -> dict[str, Any]:
     app.add_config_value("reading", {}, "", dict)
     app.add_directive("reading-path", ReadingPath)
-    app.add_post_transform(NumberedChapters)
+    app.add_post_transform(NumberedPlaces)
     app.connect("builder-inited", measure)
     app.connect("source-read", link_pdf)
     app.connect("html-page-context", describe, priority=400)

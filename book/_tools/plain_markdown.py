@@ -347,6 +347,8 @@ class Converter:
         elif role == "ref" and label.is_chapter:
             hover = plain_title(label.title)
             return self.link(label, str(label), "", hover)
+        elif role == "ref" and label.kind == "section" and label.number:
+            return self.link(label, str(label), target, plain_title(label.title))
         elif role == "ref" and label.kind in ("section", "page", "figure"):
             text = self.inline(label.title)
         else:

@@ -51,7 +51,7 @@ def edit(book: Book, name: str, old: str, new: str) -> None:
         "\n\n# @title A silent check of the half\nassert",
         "> **Question 1**\n>\n> What is $1 + 1$?\n>\n> * two\n> * <sample-half>",
         "<details>\n<summary><b>Answer</b></summary>\n\nTwo, by Theorem 1.1:\n\n```python\n1 + 1",
-        "See A number and a figure and [Chapter 2](https://mpt-lml.github.io/mpt-lml/book/02-second.html"
+        "See Section 1.2 and [Chapter 2](https://mpt-lml.github.io/mpt-lml/book/02-second.html"
         ' "The second chapter").',
         "#### Solution to Exercise 1.1\n\nThe answer is in the cell, by (1.1):",
         "#### Solution to Exercise 1.2\n\nIt is plain.",
