@@ -3,6 +3,7 @@
 * Citations are set as "Han (1978)" and "(Han, 1978)", with round brackets.
 * The download button offers the notebook in plain Markdown that stands beside the chapter.
 * sphinx_thebe, which jupyter-book always loads, would have every page ask a CDN for its scripts.
+* A fold says its title once, and an address without a page has a page, ``404.html``.
 * Each page has a Content-Security-Policy: it runs the scripts it was built with, and no others.
 """
 
@@ -10,6 +11,7 @@ import base64
 import functools
 import gc
 import hashlib
+import html
 import os
 import re
 import shutil
@@ -44,6 +46,12 @@ POLICY = {
 }
 INLINE_SCRIPT = re.compile(r"<script\b(?![^>]*\bsrc=)([^>]*)>(.*?)</script>", re.S | re.I)
 SENTENCE_EXPLORER = re.compile(r'class="[^"]*\bsentence-explorer\b')
+# A fold's summary: its title twice, for open and closed, in paragraphs, which HTML forbids there, and a
+# name that hides the title from who hears the page.
+SUMMARY = re.compile(
+    r'<summary aria-label="Toggle hidden content">\s*<p class="collapsed admonition-title">(.*?)</p>'
+    r'\s*<p class="expanded admonition-title">\1</p>\s*</summary>'
+)
 CHARSET = re.compile(r'<meta charset="[^"]*" */?>')
 # The theme's two buttons that carry their script in an attribute, which no policy lets through.
 PRESSED = {
@@ -96,7 +104,42 @@ def mend_page(
     # docutils calls the bibliography a list of things that are not list items.
     if "body" in context:
         item = '<div %sclass="citation'
-        context["body"] = context["body"].replace(item % 'role="list" ', item % "")
+        body = context["body"].replace(item % 'role="list" ', item % "")
+        context["body"] = SUMMARY.sub(
+            r'<summary><span class="admonition-title">\1</span></summary>', body
+        )
+
+
+NOT_FOUND = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<title>No page here</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<style>
+:root {{ color-scheme: light dark; }}
+body {{ font: 1.1rem/1.6 system-ui, sans-serif; margin: 12vh auto; max-width: 34rem; padding: 0 1rem; }}
+</style>
+</head>
+<body>
+<h1>This page is hidden.</h1>
+<p>There is no page at this address, and nothing can guess it from the rest.</p>
+<ul>
+<li><a href="{site}/index.html">{title}</a>, the front door</li>
+<li><a href="{site}/book/start-here.html">Start here</a>, with all ways through the book</li>
+<li><a href="{site}/search.html">Search</a></li>
+</ul>
+</body>
+</html>
+"""
+
+
+def write_not_found(app: Sphinx, exception: Exception | None) -> None:
+    """What a server shows for an address without a page. It may stand in any folder: whole addresses."""
+    if exception is None and app.builder.format == "html":
+        site = app.config.ogp_site_url.rstrip("/")
+        page = NOT_FOUND.format(site=site, title=html.escape(app.config.html_title))
+        Path(app.outdir, "404.html").write_text(page, encoding="utf-8")
 
 
 def offer_plain_notebooks(app: Sphinx, exception: Exception | None) -> None:
@@ -162,6 +205,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("config-inited", add_static_folders)
     app.connect("builder-inited", add_site_files)
     app.connect("build-finished", offer_plain_notebooks)
+    app.connect("build-finished", write_not_found)
     app.connect("build-finished", close_pages, priority=900)  # nothing is written after it
     app.connect("html-page-context", mend_page, priority=900)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

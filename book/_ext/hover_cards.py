@@ -6,7 +6,7 @@ the address of the links. ``static/hover-previews.js`` shows it.
 * A figure, a table, a paragraph, a statement or an exercise is shown whole, an equation without its
   number.
 * A page or a section is its heading and the paragraphs after it; a section that begins with another
-  one shows that heading, too.
+  one shows that heading, too, and a chapter the first of its key points.
 * A term of the glossary, or a name of a package, comes with the paragraphs that explain it.
 """
 
@@ -47,9 +47,17 @@ def without(element: html.HtmlElement, name: str) -> html.HtmlElement:
 
 
 def opening(heading: html.HtmlElement) -> str:
-    """A heading and what follows: one or two paragraphs, or a section with a heading of its own."""
+    """A heading and what follows: one or two paragraphs, or a section with a heading of its own.
+
+    Of a chapter it is the first of the key points.
+    """
     shown = source(heading)
-    for sibling in heading.itersiblings("section", "p"):
+    for sibling in heading.itersiblings("section", "p", "div"):
+        found = classes(sibling)
+        if "key-points" in found:
+            return shown + source(next(sibling.iter("li"))[0])
+        if sibling.tag == "div" or "minutes" in found:
+            continue
         if sibling.tag == "section":
             inner = next(sibling.iter(*HEADINGS), None)
             return shown if inner is None else shown + opening(inner)
