@@ -471,7 +471,6 @@ def theory() -> list[Call]:
         valid(diffusion.schedule_derivative, torch.square, torch.tensor([0.0, 0.5])),
         valid(diffusion.nelbo, score, torch.square),
         valid(diffusion.step_elbo, score, torch.square, 2),
-        valid(diffusion.block_elbo, score, 3),
         valid(diffusion.sample, HMM, steps, generator=at()),
         valid(godambe.GaussianFamily, family.covariance, family.directions),
         valid(godambe.GaussianFamily.ppca, column, 0.5),

@@ -18,7 +18,6 @@ from mpt_lml.checks import (
     check,
     checked,
     require_answer,
-    require_count,
     require_entries,
     require_gradient,
     require_memory,
@@ -27,7 +26,7 @@ from mpt_lml.models.base import ConditionalModel
 from mpt_lml.numerics import double, draw_categories
 from mpt_lml.orders import Ranks
 
-__all__ = ["bernstein", "block_elbo", "nelbo", "sample", "schedule_derivative", "step_elbo"]
+__all__ = ["bernstein", "nelbo", "sample", "schedule_derivative", "step_elbo"]
 
 Schedule = Callable[[Tensor], Tensor]
 """Function from times in [0, 1], of any shape, to mask rates."""
@@ -198,30 +197,6 @@ def step_elbo(
     step = double(torch.arange(num_steps + 1, device=score.device))
     rate = _rate_at(schedule, step / num_steps)
     return score.shape[-1] * (rate.diff() * bernstein(score, rate[1:])).sum(dim=-1)
-
-
-@checked(finite=False)
-def block_elbo(score: Float[Tensor, "*B D"], num_steps: Count) -> Float[Tensor, "*B"]:
-    """Evidence lower bound for T random blocks of (nearly) equal size: Σ_i (size of block i) S(M_i).
-
-    M_i is the number of coordinates that are masked before block i. At T = D it is Σ_M S(M).
-
-    Args:
-        score: S(x; M) for M = 1..D, nats, (..., D).
-        num_steps: T, at most D.
-
-    Returns:
-        Nats, (...).
-
-    >>> block_elbo(torch.tensor([-1.0, -2.0]), 2)
-    tensor(-3.)
-    """
-    num_features = score.shape[-1]
-    require_count("num_steps", num_steps, 1, num_features)
-    block = torch.arange(num_features, device=score.device) * num_steps // num_features
-    size = torch.bincount(block, minlength=num_steps)
-    num_masked_before = num_features - (size.cumsum(0) - size)
-    return (size * score[..., num_masked_before - 1]).sum(dim=-1)
 
 
 class Draws(NamedTuple):

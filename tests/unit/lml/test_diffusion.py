@@ -151,18 +151,6 @@ class TestSteps:
         assert gap[0] * 200 == pytest.approx(predicted, rel=0.02)
         assert gap[0] / gap[1] == pytest.approx(2.0, rel=0.02)
 
-    @pytest.mark.parametrize("num_steps", [1, 2, 3, 4])
-    def test_block_elbo_is_the_mean_over_block_orders(self, num_steps: int) -> None:
-        model, x = inconsistent(), points(4, 3)[30:31]
-        ranks = orders.every(4) * num_steps // 4
-        expected = orders.log_probability(model, x, ranks).mean().item()
-        found = diffusion.block_elbo(curve_of(model, x), num_steps)
-        assert abs(found.item() - expected) < 1e-12
-
-    def test_one_block_a_coordinate_is_the_area(self) -> None:
-        score = torch.randn(9, generator=generator(5), **f64)
-        assert abs(diffusion.block_elbo(score, 9) - score.sum()) < 1e-12
-
 
 class TestSample:
     @pytest.mark.parametrize("num_steps", [1, 2, 3])
@@ -223,7 +211,6 @@ class TestSample:
             ValueError,
             "num_steps must be >= 1, got 0",
         ),
-        (lambda: diffusion.block_elbo(torch.zeros(3), 4), ValueError, r"1\.\.3, got 4"),
         (
             lambda: diffusion.step_elbo(torch.zeros(3), lambda t: t + 0.5 * (6.2832 * t).sin(), 4),
             ValueError,
@@ -271,16 +258,11 @@ def test_a_gaussian_has_the_same_bound() -> None:
     assert abs(diffusion.nelbo(score, cosine) + exact) < 1e-9
 
 
-def test_one_block_is_everything_at_once() -> None:
-    assert diffusion.block_elbo(torch.tensor([-1.0, -3.0]), 1).item() == -6.0  # D S(D)
-
-
 def test_curves_side_by_side_are_bounded_one_by_one() -> None:
     score = -torch.rand(3, 5, generator=generator(), dtype=torch.float64)
     for bound in (
         lambda s: diffusion.nelbo(s, torch.square),
         lambda s: diffusion.step_elbo(s, torch.square, 4),
-        lambda s: diffusion.block_elbo(s, 3),
     ):
         alone = torch.stack([bound(row) for row in score])
         torch.testing.assert_close(bound(score), alone, atol=1e-12, rtol=0)
