@@ -99,11 +99,11 @@ mutants: $(STAMP) ## small faults put into the package: which would its tests no
 	$(ONE_THREAD) nice $(BIN)/python tests/mutants.py $(MUTANTS)
 
 # What make book has executed is compared with the stored outputs by `site`, every chapter. A second
-# execution, by a kernel that starts cold, is in `make test` for every other chapter: the odd ones where
-# the history has an odd number of commits. Once a week it is for all.
+# execution, by a kernel that starts cold, is in `make test` for every fourth chapter, in turn by the
+# number of commits. Once a week it is for all.
 COMMITS := $(shell git rev-list --count HEAD 2>/dev/null || echo 1)
 # The later chapters take longest and come first, so that no worker waits for one of them at the end.
-AGAIN ?= $(shell ls book/[0-9]*.ipynb | awk 'NR % 2 == $(COMMITS) % 2' | sort -r)
+AGAIN ?= $(shell ls book/[0-9]*.ipynb | awk 'NR % 4 == $(COMMITS) % 4' | sort -r)
 NOTEBOOKS ?= $(shell ls -r book/*.ipynb)
 # Without ipywidgets, which nothing here needs, tqdm warns on being imported in a notebook.
 nbval: export PYTHONWARNINGS := ignore:IProgress not found
