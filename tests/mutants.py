@@ -27,7 +27,7 @@ ELSEWHERE = {
     "files": ("files", "fit"),
     "image_sets": ("data",),
     "paper": ("data",),
-    "reading": ("sentence_scores", "pair_scores"),
+    "reading": ("reading", "sentence_scores", "pair_scores"),
     "remote": ("hub",),
     "scores": ("masks", "curves", "orders"),
     "words": ("token_scores", "answer_scores"),

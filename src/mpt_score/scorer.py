@@ -176,41 +176,7 @@ class Scorer:
             )
             raise TextError.of("text", number, reason)
 
-    @checked
     def ask(
-        self,
-        ids: Int[Tensor, "T L"],
-        text: Int[Tensor, " R"],
-        mask: Bool[Tensor, "R L"],
-        types: Int[Tensor, "T L"] | None = None,
-        *,
-        wanted: Bool[Tensor, "R L"] | None = None,
-        same: Int[Tensor, " R"] | None = None,
-    ) -> Callable[[], Float[Tensor, "R L"]]:
-        """log q(x_j | x_R) of R questions about T texts of one length.
-
-        On a GPU a network's answers are on their way when this returns; a function has answered.
-
-        Args:
-            ids: rows of one length, special tokens included, (T, L).
-            text: of each question the row that it is about, (R,).
-            mask: what each question hides, (R, L), boolean; True means masked.
-            types: as of :class:`~mpt_score.tokens.Tokens`, (T, L).
-            wanted: of the hidden tokens those whose log q is read, (R, L); by default all.
-            same: a number for each question, equal where what is shown and hidden is, counted from 0 in
-                the order of the first of each, (R,). Equal questions are one pass. By default all
-                differ.
-
-        Returns:
-            A function without arguments that waits for the answers: nats, (R, L), float64, on the CPU;
-            0 where not wanted. They may be infinite or nan; :meth:`fault` says what of it.
-
-        Raises:
-            ValueError: for a row that is not there.
-        """
-        return self._ask(ids, text, mask, types, wanted=wanted, same=same)
-
-    def _ask(
         self,
         ids: Tensor,
         text: Tensor,
@@ -220,7 +186,10 @@ class Scorer:
         wanted: Tensor | None = None,
         same: Tensor | None = None,
     ) -> Callable[[], Tensor]:
-        """As :meth:`ask`, whose arguments a network checks itself."""
+        """As :meth:`~mpt_score.MaskedLM.ask`, of a function, too, which has answered when this returns.
+
+        Answers may be infinite or nan; :meth:`fault` says what of it.
+        """
         if hasattr(self.model, "ask"):
             return self.model.ask(ids, text, mask, types, wanted=wanted, same=same)
         # A function is shown text where it was tokenized.
@@ -284,7 +253,7 @@ class Scorer:
         Raises:
             TextError: where an answer of the model is not finite.
         """
-        values = self._ask(ids, torch.arange(len(ids)), mask, types)()
+        values = self.ask(ids, torch.arange(len(ids)), mask, types)()
         is_bad = ~values.isfinite()
         if is_bad.any():
             row, place = is_bad.nonzero()[0].tolist()

@@ -18,8 +18,7 @@ from mpt_score.errors import TextError
 from mpt_score.loading import load
 from mpt_score.quantities.token_scores import PlacesAsked
 from mpt_score.rows.reading import read
-from mpt_score.rows.requests import Request, num_masks_of_orders
-from mpt_score.rows.row import Row
+from mpt_score.rows.requests import Request, Row, num_masks_of_orders
 from mpt_score.rows.scheduler import Batch, BatchScheduler
 from mpt_score.rows.words import words_of
 from mpt_score.scorer import Scorer

@@ -19,9 +19,11 @@ from torch import Tensor
 from mpt_lml.masks import sample_ranks, subsets
 from mpt_lml.orders import mixture_bounds
 from mpt_lml.scores import mask_score, over_orders
-from mpt_score.rows.parts import Later, block_sizes
+from mpt_score.rows.reading import Later, block_sizes
 from mpt_score.rows.requests import (
     Request,
+    Row,
+    Rows,
     every_mask,
     masks_along_orders,
     masks_in_strata,
@@ -29,7 +31,6 @@ from mpt_score.rows.requests import (
     pays_every_mask,
     with_singles,
 )
-from mpt_score.rows.row import Row, Rows
 from mpt_score.rows.scheduler import (
     Answers,
     Batch,

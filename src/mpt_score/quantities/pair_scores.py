@@ -22,12 +22,12 @@ from mpt_score.quantities.estimate import along_orders
 from mpt_score.rows.reading import Read, num_unknown, read
 from mpt_score.rows.requests import (
     Request,
+    Row,
     num_masks_of_orders,
     orders_differ,
     orders_of_places,
     takes_every_order,
 )
-from mpt_score.rows.row import Row
 from mpt_score.rows.scheduler import Answers, Batch, BatchScheduler
 from mpt_score.scorer import Scorer
 from mpt_score.tokens import Texts, Tokens, as_list

@@ -16,8 +16,7 @@ from mpt_lml.theory.rates import crossover, jackknife
 from mpt_lml.verdicts import mean_and_error
 from mpt_score.loading import load
 from mpt_score.quantities.design import Design
-from mpt_score.rows.requests import Request
-from mpt_score.rows.row import Row
+from mpt_score.rows.requests import Request, Row
 from mpt_score.rows.scheduler import Batch, BatchScheduler
 from mpt_score.scorer import Scorer
 from mpt_score.tokens import Texts, Tokens

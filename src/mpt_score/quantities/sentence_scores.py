@@ -20,9 +20,8 @@ from mpt_score.quantities.contrasts import (
     students_interval,
 )
 from mpt_score.quantities.estimate import Plan, RowScores, bounds_of, score_rows
-from mpt_score.rows.parts import Later
-from mpt_score.rows.reading import num_unknown, read_in_parts, rows_of_text, windows_of
-from mpt_score.rows.row import Row, Rows, first_equal
+from mpt_score.rows.reading import Later, num_unknown, read_in_parts, rows_of_text, windows_of
+from mpt_score.rows.requests import Row, Rows, first_equal
 from mpt_score.rows.scheduler import BatchScheduler
 from mpt_score.scorer import Scorer
 from mpt_score.tokens import Texts, Tokens, as_list, bytes_without_unknown

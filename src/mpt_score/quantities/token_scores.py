@@ -27,11 +27,13 @@ from mpt_score.rows.reading import read_in_parts, rows_of_text
 from mpt_score.rows.requests import (
     ORDERS_OF_QUARTET,
     Request,
+    Row,
+    Rows,
+    first_equal,
     orders_differ,
     orders_of_places,
     takes_every_order,
 )
-from mpt_score.rows.row import Row, Rows, first_equal
 from mpt_score.rows.scheduler import Answers, Batch, BatchScheduler
 from mpt_score.rows.words import NOT_KNOWN, Layout, layout_of
 from mpt_score.tokens import Texts, Tokens, as_list

@@ -1,15 +1,25 @@
-"""Texts as rows: read, cut into windows and blocks, and given what their orders follow from."""
+"""Texts as rows: read, cut into windows and blocks, and given what their orders follow from (note C).
 
+A text that is too long for a network is scored in windows. A block diffusion model (Arriola et al. 2025)
+writes a text block by block, and the tokens of a block in random order. A block b then has a score of its
+own given those before it, the area
+
+    A_b = E_σ Σ_{j in b} log q(x_j | earlier blocks, the tokens of b that σ shows before j),
+
+and the log-score of the text is Σ_b A_b. Blocks of one token are read from left to right. A single
+block of all tokens is the whole text, in random order.
+"""
+
+import math
 from collections.abc import Hashable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from mpt_score.errors import TextError
-from mpt_score.rows.parts import Later, split_into_blocks, split_into_windows
-from mpt_score.rows.row import Row, seed_key, seed_key_of_item
+from mpt_score.rows.requests import Row
 from mpt_score.scorer import Scorer
 from mpt_score.tokens import Tokens
 
@@ -17,6 +27,9 @@ TEXTS_AT_A_TIME = 512
 """That are tokenized, and padded to the longest of them, together."""
 SEEDS_APART = 2**32
 """Between the seeds of two blocks of a row: their draws are independent."""
+
+Later = Literal["hidden", "absent"]
+"""Whether later blocks stand as mask tokens, or are cut off with all that is behind a block."""
 
 
 class Read(NamedTuple):
@@ -92,10 +105,31 @@ def read_in_parts(
 
 
 def windows_of(scorer: Scorer, row: Tokens) -> list[Tokens]:
-    """A text as rows that the model takes whole: itself, or windows of it."""
-    if scorer.max_length is None or row.ids.shape[1] <= scorer.max_length:
+    """A text as rows that the network takes whole: itself, or nearly equal windows of it.
+
+    The tokens that the tokenizer put around the text frame each window. Windows without a token to mask
+    are left out.
+    """
+    length = row.ids.shape[1]
+    if scorer.max_length is None or length <= scorer.max_length:
         return [row]
-    return split_into_windows(row, scorer.max_length, scorer.is_frame(row.ids[0]))
+    is_frame = scorer.is_frame(row.ids[0])
+    num_front = num_leading(is_frame)
+    num_back = num_leading(is_frame.flip(0))
+    front = torch.arange(num_front)
+    body = torch.arange(num_front, length - num_back)
+    back = torch.arange(length - num_back, length)
+    room = max(1, scorer.max_length - num_front - num_back)
+    windows = []
+    for part in body.tensor_split(math.ceil(len(body) / room)):
+        places = torch.cat([front, part, back])
+        maskable = row.maskable[:, places]
+        if maskable.any():
+            ids = row.ids[:, places]
+            types = row.types[:, places]
+            lengths = torch.tensor([len(places)])
+            windows.append(Tokens._unchecked(ids, types, maskable, lengths))
+    return windows
 
 
 class TextRows(NamedTuple):
@@ -135,11 +169,67 @@ def rows_of_text(
         for block_number, block in enumerate(split_into_blocks(window, block_length, later)):
             ids = window.ids[0, : block.width]
             types = window.types[0, : block.width]
-            key = seed_key(seed + block_number * SEEDS_APART, ids)
+            key = f"{seed + block_number * SEEDS_APART} {ids.tolist()}"
             rows.append(Row(ids, types, block.places, block.hidden, number, key))
             sizes.append(int(window.num_features))
     if item is None:
         return TextRows(rows, sizes, len(windows), "")
-    key_of_item = seed_key_of_item(seed, item, [len(row.places) for row in rows])
+    # Texts of one item see the same orders in all of their rows, or in none: a sum over rows is then
+    # known along each order, or independent of that of another text.
+    key_of_item = f"{seed} item {item} of {[len(row.places) for row in rows]} tokens"
     rows = [row._replace(key=f"{key_of_item}, row {place}") for place, row in enumerate(rows)]
     return TextRows(rows, sizes, len(windows), key_of_item)
+
+
+class TextBlock(NamedTuple):
+    """Some consecutive tokens of a row of which the model sees the first ``width``."""
+
+    places: Int[Tensor, " k"]
+    hidden: Bool[Tensor, " width"]  # later tokens, which each of the block's masks hides
+    width: int
+
+
+def block_sizes(count: int, block_length: int | None) -> list[int]:
+    """Tokens of each block of a row with so many to score; the last block has what is left.
+
+    Args:
+        count: D.
+        block_length: tokens of a block; None for one block of all.
+
+    >>> block_sizes(10, 4), block_sizes(10, 64)
+    ([4, 4, 2], [10])
+    """
+    if block_length is None:
+        return [count]
+    num_blocks = math.ceil(count / block_length)
+    return [min(block_length, count - number * block_length) for number in range(num_blocks)]
+
+
+def split_into_blocks(row: Tokens, block_length: int | None, later: Later) -> list[TextBlock]:
+    """A row as blocks of consecutive tokens, from left to right.
+
+    Tokens that are not scored stay where they are. Those behind the scored ones, as a [SEP], are shown
+    to a network to which later blocks are hidden; they are cut off where later blocks are absent.
+
+    Args:
+        row: one row of L tokens, D of them maskable.
+        block_length: maskable tokens of a block; None for one block of all.
+        later: what a block sees of the blocks behind it: their places, hidden, or nothing.
+    """
+    maskable = row.maskable[0]
+    places = maskable.nonzero().flatten()
+    if block_length is None:
+        return [TextBlock(places, torch.zeros_like(maskable), len(maskable))]
+    blocks = []
+    for places_of_block in places.split(block_sizes(len(places), block_length)):
+        end = int(places_of_block[-1]) + 1
+        is_later = maskable.clone()
+        is_later[:end] = False
+        width = end if later == "absent" else len(maskable)
+        blocks.append(TextBlock(places_of_block, is_later[:width], width))
+    return blocks
+
+
+def num_leading(is_so: Bool[Tensor, " L"]) -> int:
+    """How many are so before the first that is not."""
+    return int(is_so.long().cumprod(dim=0).sum())

@@ -1,5 +1,8 @@
-"""Which places of rows are hidden, and of which of these log q is wanted."""
+"""Rows of tokens, which of their places are hidden, and of which of these log q is wanted."""
 
+import hashlib
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -7,12 +10,86 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from mpt_lml.masks import sample_ranks, subsets
-from mpt_score.rows.row import Rows
 
 MOST_TOKENS_EXACT = 16
 """D up to which all 2^D − 1 masks may be asked for."""
 ORDERS_OF_QUARTET = 4
 """As many as :func:`quartets` makes of one."""
+
+
+class Row(NamedTuple):
+    """L tokens that go through the network together, of which k places are scored."""
+
+    ids: Int[Tensor, " L"]
+    types: Int[Tensor, " L"]
+    places: Int[Tensor, " k"]
+    hidden: Bool[Tensor, " L"]  # further places, which every mask hides
+    text: int  # its number, for messages
+    key: str  # what its random orders follow from
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """B rows of L tokens with k places each.
+
+    Args:
+        ids: token ids, (B, L).
+        types: of the tokens, (B, L).
+        places: the places that are scored, (B, k).
+        hidden: further places, which every mask hides, (B, L).
+        text: the number of each row's text, for messages, (B,).
+        keys: what the random orders of each row follow from.
+    """
+
+    ids: Int[Tensor, "B L"]
+    types: Int[Tensor, "B L"]
+    places: Int[Tensor, "B k"]
+    hidden: Bool[Tensor, "B L"]
+    text: Int[Tensor, " B"]
+    keys: tuple[str, ...]
+
+    @classmethod
+    def of(cls, rows: Sequence[Row]) -> "Rows":
+        """Rows of one length and as many places each."""
+        return cls(
+            ids=torch.stack([row.ids for row in rows]),
+            types=torch.stack([row.types for row in rows]),
+            places=torch.stack([row.places for row in rows]),
+            hidden=torch.stack([row.hidden for row in rows]),
+            text=torch.tensor([row.text for row in rows]),
+            keys=tuple(row.key for row in rows),
+        )
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def num_places(self) -> int:
+        """k."""
+        return self.places.shape[1]
+
+    def generators(self) -> list[torch.Generator]:
+        """Of each row the source of its random orders."""
+        return [stream(key) for key in self.keys]
+
+
+def stream(key: str) -> torch.Generator:
+    """The source of random numbers that belongs to a key: of a seed, and of what is scored.
+
+    >>> first = torch.rand(1, generator=stream("0 [2, 5, 3]"))
+    >>> bool(first == torch.rand(1, generator=stream("0 [2, 6, 3]")))
+    False
+    """
+    digest = hashlib.sha256(key.encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:7]))
+
+
+def first_equal(labels: Sequence[Hashable]) -> list[int]:
+    """For each label the place of the first one that is equal."""
+    first: dict[Hashable, int] = {}
+    for place, label in enumerate(labels):
+        first.setdefault(label, place)
+    return [first[label] for label in labels]
 
 
 class Request(NamedTuple):

@@ -6,7 +6,6 @@ the requests of one length together, and gives each batch back with its answers.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
@@ -16,8 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mpt_score.errors import TextError
-from mpt_score.rows.requests import Request
-from mpt_score.rows.row import Row, Rows
+from mpt_score.rows.requests import Request, Row, Rows
 from mpt_score.scorer import Scorer
 
 GROUP_TOKENS = 2**21
@@ -135,40 +133,68 @@ class BatchScheduler:
         """
         sent = []
         for _, of_length in groupby(batches, key=lambda batch: batch.rows.ids.shape[1]):
-            together = list(of_length)
-            masks = _Masks.of(
-                together,
-                [request_of(batch) for batch in together],
-                self.scorer.says_every_token,
-            )
-            fetch = self.scorer._ask(
-                masks.ids,
-                masks.row,
-                masks.hidden,
-                masks.types,
-                wanted=masks.wanted,
-                same=masks.same,
-            )
-            sent.append((masks, fetch))
+            masks = [_Masks.of(batch, request_of(batch)) for batch in of_length]
+            sent.append(self._sent(masks))
         answers = []
-        for masks, fetch in sent:
-            answers += masks.answers(self._without_faults(fetch().double(), masks))
+        for fetch in sent:
+            answers += fetch()
+        return answers
+
+    def _sent(self, masks: Sequence["_Masks"]) -> Callable[[], list[Answers]]:
+        """Ask about batches of one length; the function that is returned waits for their answers.
+
+        Orders begin with everything hidden and end with one token, so that they have masks in common.
+        Rows that differ in hidden places only look the same to the network: it is asked once.
+        """
+        rows = [each.batch.rows for each in masks]
+        first_row = np.cumsum([0, *map(len, rows)]).tolist()
+        row = torch.cat([each.row + start for each, start in zip(masks, first_row, strict=False)])
+        hidden = torch.cat([each.hidden for each in masks])
+        wanted = torch.cat([each.wanted for each in masks])
+        ids = torch.cat([each.ids for each in rows])
+        types = torch.cat([each.types for each in rows])
+        text = torch.cat([each.text for each in rows])
+        tokens = ids[row]
+        # What says log q of the tokens of its rows alone is asked about each of these rows.
+        if self.scorer.says_every_token:
+            seen = [tokens.masked_fill(hidden, -1), types[row]]
+        else:
+            seen = [tokens, hidden.long(), types[row]]
+        same = _numbered(torch.cat(seen, dim=1))
+        # Rows with the same orders are always asked about together, so that this count does not depend on
+        # what else is asked.
+        owners: dict[tuple[int, str], int] = {}
+        keys = zip(text.tolist(), (key for each in rows for key in each.keys), strict=True)
+        owner = torch.tensor([owners.setdefault(key, len(owners)) for key in keys])
+        is_first = _is_first(owner[row] * len(row) + same)
+        num_passes = torch.bincount(row[is_first], minlength=len(ids))
+        fetch = self.scorer.ask(ids, row, hidden, types, wanted=wanted, same=same)
+
+        def answers() -> list[Answers]:
+            values = self._without_faults(fetch(), text[row], tokens)
+            values_of_masks = values.split([len(each.row) for each in masks])
+            passes_of_masks = num_passes.split([len(each) for each in rows])
+            return [
+                each.answers(values_of_batch, passes_of_batch)
+                for each, values_of_batch, passes_of_batch in zip(
+                    masks, values_of_masks, passes_of_masks, strict=True
+                )
+            ]
+
         return answers
 
     def _without_faults(
-        self, values: Float[Tensor, "R L"], masks: "_Masks"
+        self, values: Float[Tensor, "R L"], text: Int[Tensor, " R"], tokens: Int[Tensor, "R L"]
     ) -> Float[Tensor, "R L"]:
         """The values, with 0 where they are not finite and texts may be skipped."""
         is_bad = ~values.isfinite()
         if not is_bad.any():
             return values
-        text = masks.text[masks.row]
         bad_rows = is_bad.any(dim=1).nonzero().flatten()
         for number in text[bad_rows].unique().tolist():
             row = int(bad_rows[text[bad_rows] == number][0])
             place = int(is_bad[row].int().argmax())
-            token_id = int(masks.ids[masks.row[row], place])
-            reason = self.scorer.fault(token_id, place, values[row, place].item())
+            reason = self.scorer.fault(int(tokens[row, place]), place, values[row, place].item())
             if not self.skip:
                 raise TextError(f"{self.noun} {number}: {reason}", number, reason)
             self.faults.setdefault(number, reason)
@@ -197,79 +223,8 @@ def some_at_a_time(batches: Sequence[Batch]) -> Iterator[list[Batch]]:
         yield some
 
 
-@dataclass(frozen=True, eq=False)
-class _Masks:
-    """The R different masks of T rows of one length, as they go through the network.
-
-    Orders begin with everything hidden and end with one token, so that they have masks in common. Rows
-    that differ in hidden places only look the same to the network: it is asked once.
-    """
-
-    ids: Int[Tensor, "T L"]
-    types: Int[Tensor, "T L"]
-    text: Int[Tensor, " T"]
-    row: Int[Tensor, " R"]  # of each mask
-    hidden: Bool[Tensor, "R L"]
-    wanted: Bool[Tensor, "R L"]
-    same: Int[Tensor, " R"]  # equal where the network sees the same
-    num_passes: Int[Tensor, " T"]
-    of_requests: list["_MasksOfRequest"]
-
-    @classmethod
-    def of(
-        cls, batches: Sequence[Batch], requests: Sequence[Request], says_every_token: bool
-    ) -> "_Masks":
-        of_requests = [
-            _MasksOfRequest.of(batch, request)
-            for batch, request in zip(batches, requests, strict=True)
-        ]
-        rows = [batch.rows for batch in batches]
-        first_row = np.cumsum([0, *map(len, rows)]).tolist()
-        ids = torch.cat([each.ids for each in rows])
-        types = torch.cat([each.types for each in rows])
-        text = torch.cat([each.text for each in rows])
-        row = torch.cat(
-            [each.row + start for each, start in zip(of_requests, first_row, strict=False)]
-        )
-        hidden = torch.cat([each.hidden for each in of_requests])
-        # What says log q of the tokens of its rows alone is asked about each of these rows.
-        tokens = ids[row]
-        shown = tokens.masked_fill(hidden, -1)
-        seen = [shown, types[row]] if says_every_token else [tokens, hidden.long(), types[row]]
-        same = _numbered(torch.cat(seen, dim=1))
-        # Rows with the same orders are always asked about together, so that this count does not depend on
-        # what else is asked.
-        owners: dict[tuple[int, str], int] = {}
-        keys = zip(text.tolist(), (key for each in rows for key in each.keys), strict=True)
-        owner = torch.tensor([owners.setdefault(key, len(owners)) for key in keys])
-        is_first = _is_first(owner[row] * len(row) + same)
-        return cls(
-            ids=ids,
-            types=types,
-            text=text,
-            row=row,
-            hidden=hidden,
-            wanted=torch.cat([each.wanted for each in of_requests]),
-            same=same,
-            num_passes=torch.bincount(row[is_first], minlength=len(ids)),
-            of_requests=of_requests,
-        )
-
-    def answers(self, values: Float[Tensor, "R L"]) -> list[Answers]:
-        """The answers to each request."""
-        values_of_requests = values.split([len(each.row) for each in self.of_requests])
-        passes_of_requests = self.num_passes.split([len(each.index) for each in self.of_requests])
-        return [
-            Answers(each.batch, each.request, each.values(values_of_request), num_passes)
-            for each, values_of_request, num_passes in zip(
-                self.of_requests, values_of_requests, passes_of_requests, strict=True
-            )
-        ]
-
-
-@dataclass(frozen=True, eq=False)
-class _MasksOfRequest:
-    """The different masks of B rows, R of them."""
+class _Masks(NamedTuple):
+    """The different masks of the B rows of a batch, R of them."""
 
     batch: Batch
     request: Request
@@ -277,32 +232,33 @@ class _MasksOfRequest:
     hidden: Bool[Tensor, "R L"]
     wanted: Bool[Tensor, "R L"]
     places: Int[Tensor, "R k"]
-    index: Int[Tensor, "B P"]  # of each mask that was asked for among the different ones
+    number: Int[Tensor, "B P"]  # of each mask that was asked for among the different ones
 
     @classmethod
-    def of(cls, batch: Batch, request: Request) -> "_MasksOfRequest":
+    def of(cls, batch: Batch, request: Request) -> "_Masks":
         rows = batch.rows
         shape = request.hidden.shape
-        masks = request.hidden.flatten(0, 1)
-        first, index = _different(request.hidden)
+        first, number = _different(request.hidden)
         row = first // shape[1]
         places = rows.places[row]
         wanted = torch.zeros(len(first), shape[2], dtype=torch.int64)
-        wanted.index_add_(0, index, request.wanted.flatten(0, 1).long())
+        wanted.index_add_(0, number, request.wanted.flatten(0, 1).long())
         nowhere = torch.zeros(len(first), rows.ids.shape[1], dtype=torch.bool)
         return cls(
             batch=batch,
             request=request,
             row=row,
-            hidden=rows.hidden[row].scatter(1, places, masks[first]),
+            hidden=rows.hidden[row].scatter(1, places, request.hidden.flatten(0, 1)[first]),
             wanted=nowhere.scatter(1, places, wanted > 0),
             places=places,
-            index=index.view(shape[:2]),
+            number=number.view(shape[:2]),
         )
 
-    def values(self, values: Float[Tensor, "R L"]) -> Float[Tensor, "B P k"]:
-        of_places = values.gather(1, self.places)[self.index]
-        return of_places.where(self.request.wanted, 0.0)
+    def answers(self, values: Float[Tensor, "R L"], num_passes: Int[Tensor, " B"]) -> Answers:
+        """The answers to all masks that were asked for."""
+        of_places = values.gather(1, self.places)[self.number]
+        values_of_request = of_places.where(self.request.wanted, 0.0)
+        return Answers(self.batch, self.request, values_of_request, num_passes)
 
 
 def _different(masks: Bool[Tensor, "B P k"]) -> tuple[Int[Tensor, " R"], Int[Tensor, " BP"]]:

@@ -16,8 +16,7 @@ from mpt_lml import HMM, ConditionalTable, masks, orders
 from mpt_lml.models.base import FromFunction
 from mpt_score.errors import TextError
 from mpt_score.quantities.answer_scores import missing_space_hint
-from mpt_score.rows.requests import masks_along_orders
-from mpt_score.rows.row import stream
+from mpt_score.rows.requests import masks_along_orders, stream
 
 PROMPTS = ("the cat", "a dog sat", "")
 OPTIONS = (

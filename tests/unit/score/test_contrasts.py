@@ -17,8 +17,7 @@ import mpt_score
 from mpt_lml.masks import sample_ranks
 from mpt_lml.verdicts import mean_and_error
 from mpt_score.quantities.contrasts import Contrast
-from mpt_score.rows.requests import quartets
-from mpt_score.rows.row import stream
+from mpt_score.rows.requests import quartets, stream
 
 NUM_DRAWS = 400
 S = 3

@@ -16,8 +16,7 @@ import mpt_score
 from mpt_lml import HMM, ConditionalTable, masks
 from mpt_lml.scores import over_orders
 from mpt_score.quantities import pair_scores
-from mpt_score.rows.requests import masks_along_orders
-from mpt_score.rows.row import stream
+from mpt_score.rows.requests import masks_along_orders, stream
 
 SUMS = 1e-12  # sums of a few hundred float64 numbers of size 10
 

@@ -17,8 +17,7 @@ from mpt_score import networks
 from mpt_score.errors import TextError
 from mpt_score.networks import masked_lm
 from mpt_score.rows import scheduler
-from mpt_score.rows.requests import Request
-from mpt_score.rows.row import Row, stream
+from mpt_score.rows.requests import Request, Row, stream
 from mpt_score.rows.scheduler import Answers, BatchScheduler, bucket_by_shape
 from mpt_score.tokens import Tokens
 

@@ -490,14 +490,14 @@ def test_a_bad_line_costs_itself_alone(folder, tmp_path, capsys, kind) -> None:
 def test_an_answer_that_is_no_number_costs_its_line(folder, tmp_path, capsys, monkeypatch) -> None:
     path = tmp_path / "texts.txt"
     path.write_text("the cat\na dog\nthe dog sat\n")
-    ask = mpt_score.Scorer._ask
+    ask = mpt_score.Scorer.ask
 
     def broken(self: Any, ids: torch.Tensor, rows: torch.Tensor, *given: Any, **named: Any) -> Any:
         is_broken = (ids == 10).any(dim=1)[rows, None]
         answer = ask(self, ids, rows, *given, **named)
         return lambda: answer().masked_fill(is_broken, math.nan)
 
-    monkeypatch.setattr(mpt_score.Scorer, "_ask", broken)
+    monkeypatch.setattr(mpt_score.Scorer, "ask", broken)
     more = ("--num-masks", 2)
     assert call(folder, "sentences", path, *more) == 2
     assert "line 2: the model says nan of token" in capsys.readouterr().err

@@ -29,7 +29,7 @@ from mpt_lml.verdicts import mean_and_error
 from mpt_score import MaskedLM
 from mpt_score.networks import masked_lm
 from mpt_score.quantities import estimate
-from mpt_score.rows.parts import split_into_windows
+from mpt_score.rows.reading import windows_of
 
 COUNT = 8
 TEXT = [0, 1, 1, 0, 1, 0, 0, 1]
@@ -511,8 +511,7 @@ def test_long_texts_go_in_windows_that_are_counted() -> None:
         total = getattr(halves, name).square().sum().sqrt()
         assert getattr(found, name)[0] == pytest.approx(total.item(), abs=1e-9)
     rows = scorer.encode([" ".join(words[:15])])
-    frame = scorer.is_frame(rows.ids[0])
-    parts = split_into_windows(rows, 16, frame)
+    parts = windows_of(dataclasses.replace(scorer, max_length=16), rows)
     assert [each.ids.shape[1] for each in parts] == [10, 9]  # nearly equal, none of one token
     assert all(each.ids[0, 0] == CLS and each.ids[0, -1] == SEP for each in parts)
 

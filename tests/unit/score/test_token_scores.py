@@ -22,7 +22,7 @@ from transformers import PreTrainedTokenizerFast
 import mpt_score
 from mpt_lml import masks
 from mpt_score import networks
-from mpt_score.rows.row import stream
+from mpt_score.rows.requests import stream
 
 CORPUS = ("the strange cat sat down", "stranger cats, so strange!", "a cat’s café sat there") * 4
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")

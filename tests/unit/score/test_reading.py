@@ -14,7 +14,7 @@ from tiny_bert import CLS, LINES, SEP, tiny, tokenizer
 import mpt_score
 from mpt_lml import HMM
 from mpt_score import tokens
-from mpt_score.rows.parts import block_sizes
+from mpt_score.rows.reading import block_sizes
 
 COUNT = 7
 NUM_VALUES = 3
