@@ -219,9 +219,9 @@ def _parsed(number: int, content: str | Mapping[str, str], options: Namespace) -
     texts: Any
     _require_readable(content)
     if columns:
-        row = _cells_of(content, (*columns, *copied_columns(options)))
-        copied = {name: row[name] for name in copied_columns(options)}
-        texts = [row[name] for name in columns]
+        cells = _cells_of(content, (*columns, *copied_columns(options)))
+        copied = {name: cells[name] for name in copied_columns(options)}
+        texts = [cells[name] for name in columns]
     elif options.kind == "pairs":
         texts = str(content).split("\t")
         _require(len(texts) == 2, "two texts with one tab between are needed", content)
@@ -267,10 +267,10 @@ def _cells_of(content: str | Mapping[str, str], columns: Iterable[str]) -> dict[
         return {name: content[name] for name in columns}
     try:
         # Python reads the words NaN and Infinity, which JSON has not and could not be written again.
-        row = json.loads(
+        whole = json.loads(
             content, parse_constant=lambda word: None, object_pairs_hook=_with_each_key_once
         )
-        cells = {name: row[name] for name in columns}
+        cells = {name: whole[name] for name in columns}
     except _KeyTwiceError:
         raise
     except (ValueError, TypeError, KeyError, RecursionError) as error:

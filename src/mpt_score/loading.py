@@ -35,7 +35,6 @@ def load(
     precision: Precision | None = None,
     max_tokens: Count | None = None,
     max_length: Count | None = None,
-    identity: str | None = None,
 ) -> Scorer:
     """A :class:`Scorer` of whatever can say log q(x_j | x_R).
 
@@ -64,7 +63,6 @@ def load(
             65536 through a network on a GPU.
         max_length: tokens of the longest row, special ones counted; at most, and by default, those
             that a network has positions for.
-        identity: what a function is called where its results are kept.
 
     Raises:
         OSError: as ``networks.load_network``.
@@ -91,12 +89,13 @@ def load(
         if isinstance(value, str | Path):
             check((name, value, Source))
     settings: dict[str, Any] = {}
+    identity: str | None = None  # what a function is called where its results are kept
     if is_outside_name(model) and not Path(model).exists():
         settings["source"] = model
         outside = outside_model(model)
         model = outside.model
         tokenizer = outside.tokenizer if tokenizer is None else tokenizer
-        identity = identity or outside.identity
+        identity = outside.identity
         if isinstance(model, Scorer):
             require_no_revision(settings["source"], revision)
             return model

@@ -173,7 +173,7 @@ def _glue(name: str) -> Sentences:
     path = _published_file(name, table | {"hub": _GLUE_ON_HUB})
     columns = _glue_from_file(path, table)
     _require_rows(name, columns, table, path)
-    content = "\n".join("\t".join(row) for row in zip(*columns, strict=True)).encode()
+    content = "\n".join("\t".join(cells) for cells in zip(*columns, strict=True)).encode()
     verified(path, table["columns_sha256"], content=content)
     return Sentences(*columns)
 
@@ -181,20 +181,20 @@ def _glue(name: str) -> Sentences:
 def _glue_from_hub(name: str, table: dict[str, Any]) -> list[tuple[str, ...]]:
     subset, split, *names = table["rows"].split()
     missing = not_found(name, table["file"], _GLUE_ON_HUB, _DEFAULT)
-    rows = from_hub(missing, _GLUE_ON_HUB, subset, split=split)
-    return [tuple(str(cell) for cell in rows[column]) for column in names]
+    columns = from_hub(missing, _GLUE_ON_HUB, subset, split=split)
+    return [tuple(str(cell) for cell in columns[name]) for name in names]
 
 
 def _glue_from_file(path: Path, table: dict[str, Any]) -> list[tuple[str, ...]]:
     start = int(table["has_header"])
-    rows = [line.split("\t") for line in _text(path).splitlines()[start:] if line]
-    for number, row in enumerate(rows, start=1 + start):
-        if len(row) < table["num_columns"]:
+    lines = [line.split("\t") for line in _text(path).splitlines()[start:] if line]
+    for number, cells in enumerate(lines, start=1 + start):
+        if len(cells) < table["num_columns"]:
             raise CorruptDataError(
-                f"{table['file']}, row {number}: {len(row)} columns, expected "
+                f"{table['file']}, row {number}: {len(cells)} columns, expected "
                 f"{table['num_columns']}. It needs the form in which GLUE publishes it."
             )
-    return [tuple(row[column].strip() for row in rows) for column in table["columns"]]
+    return [tuple(cells[column].strip() for cells in lines) for column in table["columns"]]
 
 
 def _require_rows(

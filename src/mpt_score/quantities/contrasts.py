@@ -9,13 +9,13 @@ import math
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mpt_lml.checks import Interval, check, checked
+from mpt_lml.checks import check
 from mpt_lml.results import Estimate, as_rows, mean_estimate
 from mpt_score.tokens import as_list
 
@@ -56,17 +56,13 @@ class Contrast:
     degrees: Float[Tensor, " I"]
     unit: str
 
-    @checked
-    def interval(self, level: Annotated[float, Interval("(0,1)")] = 0.95) -> Float[Tensor, "I two"]:
-        """Where the values would be with every order: Student's intervals over orders.
-
-        Args:
-            level: their coverage.
+    def interval(self) -> Float[Tensor, "I two"]:
+        """Where the values would be with every order: Student's 95 % intervals over orders.
 
         Returns:
             Their ends, (I, 2), in the unit of the values.
         """
-        return students_interval(self.value, self.order_error, self.degrees, level)
+        return students_interval(self.value, self.order_error, self.degrees)
 
     def mean(self) -> Estimate:
         """The mean over items, with its error over items: for items like these.
@@ -151,19 +147,21 @@ def contrast_of(
         raise ValueError(f"weights must be {len(terms)} numbers, one a row, got {len(weight)}.")
     if not weight.any():
         raise ValueError("weights must not all be 0: nothing would be compared.")
-    rows_of_item: dict[Any, list[int]] = {}
-    for row in weight.nonzero().flatten().tolist():
-        rows_of_item.setdefault(items[row], []).append(row)
-    _require_same_design(weight, terms, texts, rows_of_item)
+    terms_of_item: dict[Any, list[int]] = {}
+    for number in weight.nonzero().flatten().tolist():
+        terms_of_item.setdefault(items[number], []).append(number)
+    _require_same_design(weight, terms, texts, terms_of_item)
     values = []
     variances = []
     squares_per_degree = []
-    for rows in rows_of_item.values():
-        weighted = weight[rows, None] * terms[rows]
+    for numbers in terms_of_item.values():
+        weighted = weight[numbers, None] * terms[numbers]
         values.append(weighted.mean(dim=1).sum())
-        _, group = same_orders[rows].unique(return_inverse=True)
+        _, group = same_orders[numbers].unique(return_inverse=True)
         of_groups = [group == number for number in range(int(group.max()) + 1)]
-        parts = [_variance(weighted[of_group], degrees[rows][of_group]) for of_group in of_groups]
+        parts = [
+            _variance(weighted[of_group], degrees[numbers][of_group]) for of_group in of_groups
+        ]
         variances.append(sum(variance for variance, _ in parts))
         squares_per_degree.append(sum(variance**2 / degrees for variance, degrees in parts))
     variance = torch.tensor(variances, dtype=torch.float64)
@@ -171,7 +169,7 @@ def contrast_of(
         variance, torch.tensor(squares_per_degree, dtype=torch.float64)
     )
     return Contrast(
-        tuple(rows_of_item), torch.stack(values), variance.sqrt(), degrees_of_items, unit
+        tuple(terms_of_item), torch.stack(values), variance.sqrt(), degrees_of_items, unit
     )
 
 
@@ -214,26 +212,21 @@ def degrees_of_sum(
 
 
 def students_interval(
-    value: Float[Tensor, " N"],
-    error: Float[Tensor, " N"],
-    degrees: Float[Tensor, " N"],
-    level: float,
+    value: Float[Tensor, " N"], error: Float[Tensor, " N"], degrees: Float[Tensor, " N"]
 ) -> Float[Tensor, "N two"]:
-    """Student's intervals around N values.
+    """Student's 95 % intervals around N values.
 
     Args:
         value: in any unit.
         error: their standard errors.
         degrees: of freedom of these; 0 gives nan.
-        level: the coverage of each.
 
     Returns:
         Their ends, (N, 2).
     """
     from scipy import stats
 
-    quantile = torch.tensor(stats.t.ppf(0.5 * (1 + level), degrees.numpy()))
-    reach = quantile * error
+    reach = torch.tensor(stats.t.ppf(0.975, degrees.numpy())) * error
     return torch.stack([value - reach, value + reach], dim=1)
 
 
@@ -241,7 +234,7 @@ def _require_same_design(
     weight: Float[Tensor, " R"],
     terms: Float[Tensor, "R S"],
     texts: Int[Tensor, " R"],
-    rows_of_item: dict[Any, list[int]],
+    terms_of_item: dict[Any, list[int]],
 ) -> None:
     """Refuse an item that misses a text of a condition, or has one twice.
 
@@ -252,11 +245,11 @@ def _require_same_design(
     without a value are left out, as they already have none.
     """
     weights_of_texts: dict[Any, list[list[float]]] = {}
-    for item, rows in rows_of_item.items():
-        if terms[rows].isnan().any():
+    for item, numbers in terms_of_item.items():
+        if terms[numbers].isnan().any():
             continue
         of_text: dict[int, list[float]] = {}
-        for text, each in zip(texts[rows].tolist(), weight[rows].tolist(), strict=True):
+        for text, each in zip(texts[numbers].tolist(), weight[numbers].tolist(), strict=True):
             of_text.setdefault(text, []).append(each)
         weights_of_texts[item] = list(of_text.values())
     if not weights_of_texts:

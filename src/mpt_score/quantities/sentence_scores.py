@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mpt_lml.checks import Count, Index, Interval, Positive, check, checked
+from mpt_lml.checks import Count, Index, Positive, check, checked
 from mpt_lml.results import Estimate, as_rows, ratio_estimate
 from mpt_score.loading import load
 from mpt_score.quantities.contrasts import (
@@ -33,7 +33,6 @@ USUAL_ORDERS = 4
 FEWEST_MASKS_TO_STOP = 3
 """Of strata: the mask that hides everything, and two whose difference is an error."""
 Unit = Literal["sentence", "token", "byte"]
-Quantity = Literal["log_score", "mixture_lower", "mixture_upper"]
 
 if TYPE_CHECKING:
     Documents = Sequence[Hashable]
@@ -129,28 +128,18 @@ class SentenceScores:
     along_orders: Float[Tensor, "N S"] | None = None
     same_orders: Int[Tensor, " N"] | None = None
 
-    @checked
-    def interval(self, level: Annotated[float, Interval("(0,1)")] = 0.95) -> Float[Tensor, "N two"]:
-        """Where ``log_score`` would be with every mask: Student's interval over masks.
-
-        Args:
-            level: its coverage.
+    def interval(self) -> Float[Tensor, "N two"]:
+        """Where ``log_score`` would be with every mask: Student's 95 % interval over masks.
 
         Returns:
             Its ends, nats, (N, 2).
         """
-        return students_interval(self.log_score, self.standard_error, self.degrees, level)
+        return students_interval(self.log_score, self.standard_error, self.degrees)
 
-    @checked
-    def inconsistency_interval(
-        self, level: Annotated[float, Interval("(0,1)")] = 0.95
-    ) -> Float[Tensor, "N two"]:
-        """Where ``inconsistency`` would be with every order, if log p_π is normal over orders.
+    def inconsistency_interval(self) -> Float[Tensor, "N two"]:
+        """Where ``inconsistency`` would be with every order, if log p_π is normal over orders, at 95 %.
 
-        Four orders tell it to a factor: from 0.57 to 3.7 times what was found, at 95 %.
-
-        Args:
-            level: its coverage.
+        Four orders tell it to a factor: from 0.57 to 3.7 times what was found.
 
         Returns:
             Its ends, nats, (N, 2).
@@ -159,7 +148,7 @@ class SentenceScores:
 
         degrees = self.inconsistency_degrees.numpy()
         ends = []
-        for quantile in (0.5 * (1 + level), 0.5 * (1 - level)):
+        for quantile in (0.975, 0.025):
             per_degree = torch.tensor(stats.chi2.ppf(quantile, degrees) / degrees)
             # With all orders in it there is nothing left to vary.
             ratio = torch.where(self.inconsistency_degrees.isinf(), 1.0, per_degree)
@@ -183,7 +172,7 @@ class SentenceScores:
         return (NATS_TO_BITS * self.log_score / size).where(size > 0, math.nan)
 
     @checked
-    def mean(self, per: Unit = "sentence", of: Quantity = "log_score") -> Estimate:
+    def mean(self, per: Unit = "sentence") -> Estimate:
         """Mean log-score in nats a sentence, or all bits by all tokens or bytes.
 
         The error is over documents (every text one of its own unless they were named), that of a
@@ -193,18 +182,15 @@ class SentenceScores:
 
         Args:
             per: "sentence" for nats; "token" or "byte" for bits.
-            of: "log_score", or "mixture_lower" or "mixture_upper" for the bounds on the mixture of
-                orders. Where :attr:`is_heavy_tailed`, the upper one is not to be relied on.
 
         Raises:
-            ValueError: where bytes are not known of any text, where all texts were skipped, and for
-                bounds that a text has not.
+            ValueError: where bytes are not known of any text, and where all texts were skipped.
         """
-        value = self._value(of)
         if per == "sentence":
+            value = self.log_score
             size = self._size("token").sign().double()
         else:
-            value = NATS_TO_BITS * value
+            value = NATS_TO_BITS * self.log_score
             size = self._size(per).double()
         is_known = size > 0
         document = self.documents[is_known].unique(return_inverse=True)[1]
@@ -274,26 +260,15 @@ class SentenceScores:
         if self.num_bytes.any():
             columns["bits_per_byte"] = self.bits_per("byte")
         columns["bits_per_token"] = self.bits_per("token")
-        rows = []
-        for number, row in enumerate(as_rows(columns)):
-            row = {name: value if math.isfinite(value) else None for name, value in row.items()}
+        records = []
+        for number, cells in enumerate(as_rows(columns)):
+            record = {name: cell if math.isfinite(cell) else None for name, cell in cells.items()}
             if self.items:
-                row["item"] = self.items[number]
+                record["item"] = self.items[number]
             if self.skipped:
-                row["skipped"] = self.skipped.get(number)
-            rows.append(row)
-        return rows
-
-    def _value(self, of: Quantity) -> Tensor:
-        value: Tensor = getattr(self, of)
-        is_missing = value.isnan() & (self.num_tokens > 0)
-        if of != "log_score" and is_missing.any():
-            raise ValueError(
-                f"{of} of text {int(is_missing.int().argmax())} is not known: bounds on the mixture of "
-                "orders take at least two orders that differ, and not single masks. Score with "
-                "num_orders=2 or more."
-            )
-        return value
+                record["skipped"] = self.skipped.get(number)
+            records.append(record)
+        return records
 
     def _size(self, unit: str) -> Tensor:
         size: Tensor = getattr(self, f"num_{unit}s")

@@ -38,9 +38,6 @@ from mpt_score.rows.scheduler import Answers, Batch, BatchScheduler
 from mpt_score.rows.words import NOT_KNOWN, Layout, layout_of
 from mpt_score.tokens import Texts, Tokens, as_list
 
-Kind = Literal["orders", "pseudo", "within_word"]
-Unit = Literal["bits", "nats"]
-
 
 @dataclass(frozen=True, eq=False)
 class TokenScores:
@@ -70,8 +67,8 @@ class TokenScores:
 
     >>> from mpt_score import load
     >>> coin = load(lambda ids, mask: torch.zeros(ids.shape + (2,)).log_softmax(-1))
-    >>> surprisals(coin, [[0, 1, 1]]).surprisal()
-    tensor([1.0000, 1.0000, 1.0000], dtype=torch.float64)
+    >>> surprisals(coin, [[0, 1, 1]]).log_score.exp()
+    tensor([0.5000, 0.5000, 0.5000], dtype=torch.float64)
     """
 
     strings: tuple[str, ...]
@@ -104,25 +101,6 @@ class TokenScores:
         if num_orders == 0:  # of pseudo-log-likelihoods alone
             return torch.full_like(self.log_score, torch.nan)
         return error_over_orders(self.terms).where(self.degrees > 0, torch.nan)
-
-    @checked
-    def surprisal(self, kind: Kind = "orders", unit: Unit = "bits") -> Float[Tensor, " T"]:
-        """Minus a log-probability.
-
-        Args:
-            kind: "orders" for :attr:`log_score`, "pseudo" for :attr:`pseudo_log_likelihood`,
-                "within_word" for :attr:`within_word`.
-            unit: bits or nats.
-
-        Returns:
-            Of each token, (T,).
-        """
-        values = {
-            "orders": self.log_score,
-            "pseudo": self.pseudo_log_likelihood,
-            "within_word": self.within_word,
-        }
-        return _factor(unit) * values[kind]
 
     def by_word(self) -> "TokenScores":
         """The same of words: sums over the tokens of each, nan where one of them is."""
@@ -162,20 +140,18 @@ class TokenScores:
             same_orders=None if self.same_orders is None else self.same_orders[first],
         )
 
-    @checked
-    def contrast(self, weights: Any, unit: Unit = "bits", *, region: Any = None) -> Contrast:
+    def contrast(self, weights: Any, *, region: Any = None) -> Contrast:
         """A difference of conditions, or an interaction, in the surprisal of each item.
 
         Args:
             weights: one a token, or a word of :meth:`by_word`, in the order of :meth:`rows`, in a list
                 or a column: 1 and −1 where a region stands in two conditions; 1, −1, −1 and 1 for the
                 interaction of a 2 × 2 design; 0 outside the region. With ``region``, one a text.
-            unit: of the surprisals.
             region: The word of each text that has the text's weight, one a text, for scores of words: its
                 number, from 0, or the word itself where it stands once in the text.
 
         Returns:
-            Σ w · surprisal of each item with its error over orders, and means over items. nan for an
+            Σ w · surprisal of each item in bits, its error over orders, and means over items. nan for an
             item of which a text was skipped, as nothing says what this one's weights were, and where
             a token that counts is unknown.
 
@@ -199,8 +175,8 @@ class TokenScores:
         items = [self.items[number] for number in self.text.tolist()]
         incomplete = {self.items[number] for number in self.skipped}
         is_complete = torch.tensor([item not in incomplete for item in items])
-        terms = _factor(unit) * self.terms.where(is_complete[:, None], math.nan)
-        return contrast_of(weights, terms, items, self.text, self.same_orders, self.degrees, unit)
+        terms = NATS_TO_BITS * self.terms.where(is_complete[:, None], math.nan)
+        return contrast_of(weights, terms, items, self.text, self.same_orders, self.degrees, "bits")
 
     def _weights_of_words(self, weights: list[Any], region: list[Any]) -> list[float]:
         """The weight of each text at its region, and 0 at its other words."""
@@ -223,13 +199,10 @@ class TokenScores:
             for number, word in zip(self.text.tolist(), self.word.tolist(), strict=True)
         ]
 
-    @checked
-    def rows(self, unit: Unit = "bits") -> list[dict[str, Any]]:
+    def rows(self) -> list[dict[str, Any]]:
         """One dictionary a token (or word), for a table; what was not asked for is left out.
 
-        Args:
-            unit: of surprisals and their standard errors, named in each row. None stands where a
-                token has none.
+        Surprisals and their standard errors are in bits. None stands where a token has none.
 
         Returns:
             Rows that ``pandas.DataFrame`` takes as they are.
@@ -242,15 +215,15 @@ class TokenScores:
             "end": self.end,
         }
         numbers = {
-            "surprisal": self.surprisal("orders", unit),
-            "standard_error": -_factor(unit) * self.standard_error,
-            "pseudo_surprisal": self.surprisal("pseudo", unit),
-            "within_word_surprisal": self.surprisal("within_word", unit),
+            "surprisal": NATS_TO_BITS * self.log_score,
+            "standard_error": -NATS_TO_BITS * self.standard_error,
+            "pseudo_surprisal": NATS_TO_BITS * self.pseudo_log_likelihood,
+            "within_word_surprisal": NATS_TO_BITS * self.within_word,
         }
         for name, values in numbers.items():
             if not values.isnan().all():
                 columns[name] = [None if value != value else value for value in values.tolist()]
-        columns["unit"] = [unit] * len(self.pieces)
+        columns["unit"] = ["bits"] * len(self.pieces)
         if self.items:
             columns["item"] = [self.items[number] for number in self.text.tolist()]
         return as_rows(columns)
@@ -268,11 +241,6 @@ def _word_at(region: Any, words: dict[int, str], number: int) -> int:
         )
     has = ", ".join(f"{place} {word!r}" for place, word in words.items())
     raise ValueError(f"text {number} has no word {region!r}; its words are {has}.")
-
-
-def _factor(unit: Unit) -> float:
-    """Of a log-probability in nats, to make it a surprisal."""
-    return NATS_TO_BITS if unit == "bits" else -1.0
 
 
 @checked

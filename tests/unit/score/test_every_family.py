@@ -140,7 +140,7 @@ Asked = dict[tuple[int, ...], list[frozenset[int]]]
 def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     """What was hidden of each row, in the order in which it was asked."""
     asked_of_rows: Asked = {}
-    ask = Scorer._ask
+    ask = Scorer.ask
 
     def spy(scorer: Scorer, ids: Any, text: Any, mask: Any, *more: Any, **wanted: Any) -> Any:
         for number, hidden in zip(text.tolist(), mask, strict=True):
@@ -148,7 +148,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
             asked_of_rows.setdefault(tuple(ids[number].tolist()), []).append(places)
         return ask(scorer, ids, text, mask, *more, **wanted)
 
-    monkeypatch.setattr(Scorer, "_ask", spy)
+    monkeypatch.setattr(Scorer, "ask", spy)
     return asked_of_rows
 
 

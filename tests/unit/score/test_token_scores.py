@@ -234,18 +234,17 @@ def test_an_unknown_token_has_a_row_and_no_number() -> None:
     assert scores.log_score.isnan().tolist() == [False, True, False]
     rows = scores.rows()
     assert rows[1]["surprisal"] is None and rows[1]["start"] == 4 and rows[1]["end"] == 9
-    assert scores.by_word().surprisal("pseudo").isnan().tolist() == [False, True, False]
+    assert scores.by_word().pseudo_log_likelihood.isnan().tolist() == [False, True, False]
 
 
 def test_rows_say_their_unit() -> None:
     text = "the cats sat the dogs ."
     scores = mpt_score.surprisals(tiny(), [text], tokenizer=tokenizer(), within_word=True)
-    bits, nats = scores.rows()[1], scores.rows("nats")[1]
-    assert bits["unit"] == "bits" and nats["unit"] == "nats" and "pseudo_surprisal" not in bits
-    assert nats["surprisal"] == pytest.approx(-scores.log_score[1].item())
-    assert bits["surprisal"] == pytest.approx(nats["surprisal"] / math.log(2))
-    assert nats["standard_error"] == pytest.approx(scores.standard_error[1].item()) != 0
-    assert bits["standard_error"] == pytest.approx(nats["standard_error"] / math.log(2))
+    bits = scores.rows()[1]
+    error = scores.standard_error[1].item()
+    assert bits["unit"] == "bits" and "pseudo_surprisal" not in bits
+    assert bits["surprisal"] == pytest.approx(-scores.log_score[1].item() / math.log(2))
+    assert bits["standard_error"] == pytest.approx(error / math.log(2)) != 0
     assert bits["within_word_surprisal"] == pytest.approx(-scores.within_word[1] / math.log(2))
     assert bits["token"] == "cat" and bits["text"] == 0 and bits["word"] == 1
     ids = mpt_score.surprisals(tiny(), [[2, 5, 6, 3]], tokenizer=tokenizer(), pseudo=True)
