@@ -2,10 +2,10 @@
 
 import logging
 import unicodedata
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -153,161 +153,144 @@ def answers(
     prompts = _plain(prompts)
     options = [_plain(options_of_prompt) for options_of_prompt in options]
     _say_missing_space(prompts, options)
-    questions, tokens, refused = _encode(scorer, prompts, options)
+    texts, refused = _read(scorer, prompts, options)
     merged = torch.zeros(len(prompts), dtype=torch.bool)
-    starts = torch.zeros(len(questions.texts), dtype=torch.int64)
-    if tokens is not None:
-        found = _starts(scorer, tokens, prompts, questions)
-        refused |= found.refused
-        merged = found.merged
-        starts = found.of_texts
+    rows: list[Row] = []
+    option_of_row: list[int] = []
+    words: list[Tensor] = []  # of the places of each row, where words are asked for
+    for number, texts_of_prompt in enumerate(texts):
+        if number in refused:
+            continue
+        start, merged[number], reason = _start(scorer, prompts[number], texts_of_prompt)
+        if reason is not None:
+            refused[number] = reason
+            continue
+        for option, text in enumerate(texts_of_prompt):
+            row = _row(text, number, start, seed)
+            rows.append(row)
+            option_of_row.append(option)
+            if within_word:
+                whole = _joined(prompts[number], options[number][option])
+                string = whole if isinstance(whole, str) else ""
+                words.append(words_of(scorer, string, text)[row.places])
     if refused and not skip:
         _refuse_first(refused)
+    asked = PlacesAsked(num_orders, pseudo, within_word)
+
+    def request_of(batch: Batch) -> Request:
+        words_of_batch = [words[number] for number in batch.numbers] if within_word else []
+        return asked.request(batch.rows, words_of_batch)
+
+    def most_masks(count: int) -> int:
+        # Along orders, and each place alone and with its word.
+        return num_masks_of_orders(num_orders, count) + 2 * count
+
     scheduler = BatchScheduler(scorer, skip=skip, noun="prompt")
-    scores = _Scores.empty(len(questions.texts), num_orders)
-    if tokens is not None:
-        answers_to_score = []
-        for text, (number, start) in enumerate(
-            zip(questions.prompt.tolist(), starts.tolist(), strict=True)
-        ):
-            if number in refused:
-                continue
-            word = None
-            if within_word:
-                string = questions.texts[text]
-                word = words_of(scorer, string if isinstance(string, str) else "", tokens.row(text))
-            row = _row(tokens, text, number, start, seed)
-            answers_to_score.append(_Answer(row, text, word))
-        scores.put(answers_to_score, scheduler, num_orders, pseudo=pseudo, within_word=within_word)
+    shape = (len(options), max(map(len, options)))
+    totals = torch.full((*shape, num_orders), torch.nan, dtype=torch.float64)  # along orders
+    pseudo_log_likelihood = totals[..., 0].clone()
+    sum_within_word = totals[..., 0].clone()
+    has_spread = torch.zeros(shape, dtype=torch.bool)
+    num_tokens = torch.zeros(shape, dtype=torch.int64)
+    num_passes = torch.zeros(shape, dtype=torch.int64)
+    for answers in scheduler.score(rows, request_of, most_masks):
+        terms = asked.terms(answers)
+        options_of_batch = [option_of_row[place] for place in answers.batch.numbers]
+        where = (answers.batch.rows.text, torch.tensor(options_of_batch))
+        totals[where] = terms.terms.sum(dim=2)
+        pseudo_log_likelihood[where] = terms.pseudo.sum(dim=1)
+        sum_within_word[where] = terms.within_word.sum(dim=1)
+        has_spread[where] = terms.degrees > 0
+        num_tokens[where] = answers.batch.rows.num_places
+        num_passes[where] = terms.num_passes
     refused |= scheduler.faults
-    return _assembled(questions, scores, options, merged, refused)
-
-
-class _Answer(NamedTuple):
-    """An option behind its prompt, as a row of which the option's places are scored."""
-
-    row: Row
-    text: int  # its number among all prompts with their options
-    word: Int[Tensor, " L"] | None  # of each token of the row, where words are asked for
-
-
-def _row(tokens: Tokens, text: int, number: int, start: int, seed: int) -> Row:
-    """The row of a text, of which the tokens from ``start`` on are scored.
-
-    Args:
-        tokens: of all texts.
-        text: its number among these.
-        number: of its prompt.
-        start: where its option begins.
-        seed: of the orders. They follow from it, the prompt and the number of the option's tokens.
-    """
-    length = int(tokens.lengths[text])
-    ids = tokens.ids[text, :length]
-    places = start + tokens.maskable[text, start:length].nonzero().flatten()
-    key = f"{seed} after {ids[:start].tolist()}, {len(places)} tokens"
-    nothing = torch.zeros(length, dtype=torch.bool)
-    return Row(ids, tokens.types[text, :length], places, nothing, number, key)
-
-
-class _Scores(NamedTuple):
-    """What F texts, each a prompt with an option, got; nan where nothing is known."""
-
-    totals: Float[Tensor, "F S"]  # along orders
-    has_spread: Bool[Tensor, " F"]
-    pseudo: Float[Tensor, " F"]
-    within_word: Float[Tensor, " F"]
-    num_tokens: Int[Tensor, " F"]
-    num_passes: Int[Tensor, " F"]
-
-    @classmethod
-    def empty(cls, count: int, num_orders: int) -> "_Scores":
-        return cls(
-            totals=torch.full((count, num_orders), torch.nan, dtype=torch.float64),
-            has_spread=torch.zeros(count, dtype=torch.bool),
-            pseudo=torch.full((count,), torch.nan, dtype=torch.float64),
-            within_word=torch.full((count,), torch.nan, dtype=torch.float64),
-            num_tokens=torch.zeros(count, dtype=torch.int64),
-            num_passes=torch.zeros(count, dtype=torch.int64),
-        )
-
-    def put(
-        self,
-        to_score: Sequence[_Answer],
-        scheduler: BatchScheduler,
-        num_orders: int,
-        *,
-        pseudo: bool,
-        within_word: bool,
-    ) -> None:
-        """Ask about some texts, and write down what they got."""
-        asked = PlacesAsked(num_orders, pseudo, within_word)
-
-        def request_of(batch: Batch) -> Request:
-            words = []
-            for number in batch.numbers:
-                row, _, word = to_score[number]
-                if word is not None:
-                    words.append(word[row.places])
-            return asked.request(batch.rows, words)
-
-        def most_masks(count: int) -> int:
-            # Along orders, and each place alone and with its word.
-            return num_masks_of_orders(num_orders, count) + 2 * count
-
-        rows = [answer.row for answer in to_score]
-        for answers in scheduler.score(rows, request_of, most_masks):
-            terms = asked.terms(answers)
-            text = [to_score[number].text for number in answers.batch.numbers]
-            self.totals[text] = terms.terms.sum(dim=2)
-            self.has_spread[text] = terms.degrees > 0
-            self.pseudo[text] = terms.pseudo.sum(dim=1)
-            self.within_word[text] = terms.within_word.sum(dim=1)
-            self.num_tokens[text] = answers.batch.rows.num_places
-            self.num_passes[text] = terms.num_passes
-
-
-def _assembled(
-    questions: "_Questions",
-    scores: _Scores,
-    options: Sequence[Sequence[Any]],
-    merged: Bool[Tensor, " N"],
-    refused: dict[int, str],
-) -> AnswerScores:
-    """The scores of texts as those of each prompt's options."""
-    is_refused = torch.isin(questions.prompt, torch.tensor(list(refused)).long())
-    shape = (len(options), max(len(options_of_prompt) for options_of_prompt in options))
-    where = (questions.prompt, questions.option)
-
-    def of_options(values: Tensor, nothing: float | int) -> Tensor:
-        table = values.new_full((*shape, *values.shape[1:]), nothing)
-        refused_or_not = is_refused.view(-1, *[1] * (values.ndim - 1))
-        return table.index_put(where, values.masked_fill(refused_or_not, nothing))
-
-    totals = of_options(scores.totals, torch.nan)
-    num_tokens = of_options(scores.num_tokens, 0)
+    for column in (totals, pseudo_log_likelihood, sum_within_word):
+        column[list(refused)] = torch.nan
+    for column in (has_spread, num_tokens, num_passes):
+        column[list(refused)] = 0
     log_score, error = mean_and_error(totals, dim=2)
-    has_spread = of_options(scores.has_spread, False)
     best = log_score.nan_to_num(-torch.inf).argmax(dim=1)
-    prompt = torch.arange(len(best))
-    of_best = totals[prompt, best][:, None]
+    where_best = (torch.arange(len(best)), best)
+    of_best = totals[where_best][:, None]
     difference, difference_error = mean_and_error(totals - of_best, dim=2)
-    has_error = has_spread & has_spread[prompt, best][:, None]
-    has_error[prompt, best] = True  # 0: nothing differs from itself
+    has_error = has_spread & has_spread[where_best][:, None]
+    has_error[where_best] = True  # 0: nothing differs from itself
     is_longest = num_tokens == num_tokens.amax(dim=1, keepdim=True)
     return AnswerScores(
         log_score=log_score,
         standard_error=error.where(has_spread, torch.nan),
         difference=difference,
         difference_error=difference_error.where(has_error, torch.nan),
-        pseudo_log_likelihood=of_options(scores.pseudo, torch.nan),
-        within_word=of_options(scores.within_word, torch.nan),
+        pseudo_log_likelihood=pseudo_log_likelihood,
+        within_word=sum_within_word,
         num_tokens=num_tokens,
         best=best.where(num_tokens.any(dim=1), -1),
         comparable=(is_longest | (num_tokens == 0)).all(dim=1),
         merged=merged,
-        num_passes=of_options(scores.num_passes, 0).sum(dim=1),
+        num_passes=num_passes.sum(dim=1),
         skipped=dict(sorted(refused.items())),
     )
+
+
+def _read(
+    scorer: Scorer, prompts: Sequence[Any], options: Sequence[Sequence[Any]]
+) -> tuple[list[list[Tokens]], dict[int, str]]:
+    """Of each prompt its texts, one an option and each one row; and which prompts cannot be read."""
+    texts = []
+    owners = []
+    for number, options_of_prompt in enumerate(options):
+        for option, answer in enumerate(options_of_prompt):
+            texts.append(_joined(prompts[number], answer))
+            owners.append((number, option))
+    found = read(scorer, texts, skip=True)
+    refused: dict[int, str] = {}
+    for text, reason in sorted(found.faults.items()):
+        number, option = owners[text]
+        refused.setdefault(number, f"option {option} after its prompt {reason.rstrip('.')}")
+    texts_of_prompts: list[list[Tokens]] = [[] for _ in prompts]
+    for text, row in found.rows.items():
+        number, _ = owners[text]
+        texts_of_prompts[number].append(row)
+    return texts_of_prompts, refused
+
+
+def _joined(prompt: Any, option: Any) -> Any:
+    """A prompt and an option as they stand."""
+    return prompt + option if isinstance(prompt, str) else [*prompt, *option]
+
+
+def _start(scorer: Scorer, prompt: Any, texts: Sequence[Tokens]) -> tuple[int, bool, str | None]:
+    """Where a prompt's answers start, whether its end was joined with one, and what is no answer.
+
+    They start where the prompt, tokenized alone, no longer agrees with all of its texts.
+    """
+    if isinstance(prompt, str):
+        prompt = scorer.tokenizer(prompt, verbose=False)["input_ids"]
+    rows = [text.ids[0].tolist() for text in texts]
+    start = num_shared(prompt, rows)
+    ends = [1 + int(text.maskable[0].nonzero()[-1]) for text in texts]  # behind its last word piece
+    num_behind = len(rows[0]) - ends[0]  # [SEP], which the prompt alone has as well
+    is_merged = start < len(prompt) - num_behind
+    for option, (text, end) in enumerate(zip(texts, ends, strict=True)):
+        reason = _why_no_answer(scorer, rows[option], start, text.maskable[0, start:end])
+        if reason is not None:
+            return start, is_merged, f"option {option} cannot be scored: {reason}"
+    return start, is_merged, None
+
+
+def _row(text: Tokens, number: int, start: int, seed: int) -> Row:
+    """The row of a text, of which the tokens from ``start`` on are scored.
+
+    Args:
+        text: as one row.
+        number: of its prompt.
+        start: where its option begins.
+        seed: of the orders. They follow from it, the prompt and the number of the option's tokens.
+    """
+    ids = text.ids[0]
+    places = start + text.maskable[0, start:].nonzero().flatten()
+    key = f"{seed} after {ids[:start].tolist()}, {len(places)} tokens"
+    return Row(ids, text.types[0], places, torch.zeros_like(text.maskable[0]), number, key)
 
 
 def _plain(texts: Any) -> list[Any]:
@@ -329,35 +312,6 @@ def _require_questions(prompts: Any, options: Any) -> None:
     kinds = {isinstance(texts[0], str) for texts in (prompts, *options)}
     if len(prompts) != len(options) or len(kinds) > 1:
         raise ValueError("give a list of prompts, and for each a list of options of the same kind.")
-
-
-class _Questions(NamedTuple):
-    """F texts, each a prompt and one of its options."""
-
-    texts: list[Any]
-    prompt: Int[Tensor, " F"]
-    option: Int[Tensor, " F"]
-
-    @classmethod
-    def of(
-        cls,
-        prompts: Sequence[Any],
-        options: Sequence[Sequence[Any]],
-        refused: Collection[int],
-    ) -> "_Questions":
-        """Those of all prompts but the refused ones."""
-        texts: list[Any] = []
-        prompt_of_text = []
-        option_of_text = []
-        for number, (prompt, options_of_prompt) in enumerate(zip(prompts, options, strict=True)):
-            if number in refused:
-                continue
-            for place, option in enumerate(options_of_prompt):
-                texts.append(prompt + option if isinstance(prompt, str) else [*prompt, *option])
-                prompt_of_text.append(number)
-                option_of_text.append(place)
-        prompt_numbers = torch.tensor(prompt_of_text, dtype=torch.int64)
-        return cls(texts, prompt_numbers, torch.tensor(option_of_text, dtype=torch.int64))
 
 
 def _say_missing_space(prompts: Any, options: Any) -> None:
@@ -408,66 +362,6 @@ def missing_space_hint(prompt: str, option: str) -> str | None:
 def _is_wide(letter: str) -> bool:
     """Of the scripts of China and Japan, mostly, which write words without spaces between."""
     return unicodedata.east_asian_width(letter) in ("W", "F")
-
-
-class _Encoded(NamedTuple):
-    """The texts of the questions, what they are as tokens, and which prompts these cannot be of."""
-
-    questions: _Questions
-    tokens: Tokens | None  # None where all prompts are refused
-    refused: dict[int, str]
-
-
-def _encode(scorer: Scorer, prompts: Any, options: Any) -> _Encoded:
-    questions = _Questions.of(prompts, options, {})
-    found = read(scorer, questions.texts, skip=True)
-    if not found.faults:
-        return _Encoded(questions, found.tokens, {})
-    refused: dict[int, str] = {}
-    for text, reason in sorted(found.faults.items()):
-        option = int(questions.option[text])
-        reason = f"option {option} after its prompt {reason.rstrip('.')}"
-        refused.setdefault(int(questions.prompt[text]), reason)
-    questions = _Questions.of(prompts, options, refused)
-    tokens = scorer.encode(questions.texts) if questions.texts else None
-    return _Encoded(questions, tokens, refused)
-
-
-class _Starts(NamedTuple):
-    """Where answers start, whether a prompt's end was joined with an option, what is no answer."""
-
-    of_texts: Int[Tensor, " F"]
-    merged: Bool[Tensor, " N"]
-    refused: dict[int, str]
-
-
-def _starts(scorer: Scorer, tokens: Tokens, prompts: Any, questions: _Questions) -> _Starts:
-    """Answers start where a prompt, tokenized alone, no longer agrees with all of its texts."""
-    if isinstance(prompts[0], str):
-        prompts = scorer.tokenizer(list(prompts), verbose=False)["input_ids"]
-    rows = [row[:n] for row, n in zip(tokens.ids.tolist(), tokens.lengths, strict=True)]
-    of_texts = torch.zeros(len(rows), dtype=torch.int64)
-    merged = torch.zeros(len(prompts), dtype=torch.bool)
-    refused: dict[int, str] = {}
-    texts_of_prompt: dict[int, list[int]] = {}
-    for text, number in enumerate(questions.prompt.tolist()):
-        texts_of_prompt.setdefault(number, []).append(text)
-    place = torch.arange(tokens.ids.shape[1])
-    end_of_text = (1 + (place * tokens.maskable).amax(dim=1)).tolist()  # behind its last word piece
-    for number in texts_of_prompt:
-        prompt = prompts[number]
-        texts = texts_of_prompt[number]
-        start = num_shared(prompt, [rows[text] for text in texts])
-        ends = [end_of_text[text] for text in texts]
-        num_behind = len(rows[texts[0]]) - ends[0]  # [SEP], which the prompt alone has as well
-        of_texts[texts] = start
-        merged[number] = start < len(prompt) - num_behind
-        for option, (text, end) in enumerate(zip(texts, ends, strict=True)):
-            is_scored = tokens.maskable[text, start:end]
-            reason = _why_no_answer(scorer, rows[text], start, is_scored)
-            if reason is not None:
-                refused.setdefault(number, f"option {option} cannot be scored: {reason}")
-    return _Starts(of_texts, merged, refused)
 
 
 def num_shared(prompt: Sequence[Any], rows: Sequence[Sequence[Any]]) -> int:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from mpt_lml.checks import Index, Within, checked
@@ -109,18 +109,14 @@ class PairScores:
     pseudo_difference: Float[Tensor, " N"] | None = None
     skipped: dict[int, str] = field(default_factory=dict)
 
-    @checked
-    def accuracy(self, pseudo: bool = False) -> Accuracy:
+    def accuracy(self) -> Accuracy:
         """The share of pairs whose first text is the more probable one.
 
         Pairs that were skipped are left out, and ``num_pairs`` says how many are left. A tie is
         half a hit, as of a coin that decides it.
 
-        Args:
-            pseudo: whether pseudo-log-likelihoods decide, and not log-ratios.
-
         Raises:
-            ValueError: where no pair was compared, and without pseudo-log-likelihoods to decide by.
+            ValueError: where no pair was compared.
 
         >>> coin = lambda ids, mask: (
         ...     torch.tensor([0.25, 0.75]).double().log().expand(ids.shape + (2,))
@@ -129,14 +125,7 @@ class PairScores:
         >>> print(scores.accuracy())
         66.7 % of 3 pairs (95 % interval 20.8 to 93.9 %)
         """
-        difference = self.log_ratio
-        if pseudo:
-            if self.pseudo_difference is None:
-                raise ValueError(
-                    "pseudo-log-likelihoods were not asked for: pairs(..., pseudo=True)."
-                )
-            difference = self.pseudo_difference
-        known = difference[~difference.isnan()]
+        known = self.log_ratio[~self.log_ratio.isnan()]
         if len(known) == 0:
             raise ValueError("no pair was compared: there is no accuracy.")
         return accuracy_of(int((known > 0).sum()), int((known == 0).sum()), len(known))
@@ -144,14 +133,13 @@ class PairScores:
     def rows(self) -> list[dict[str, Any]]:
         """One dictionary a pair, for a table. Numbers of a skipped pair are None, with its reason."""
         columns = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
-        rows = []
-        for place, row in enumerate(as_rows(columns)):
-            if place in self.skipped:
-                row |= dict.fromkeys(NUMBERS_OF_A_PAIR & row.keys())
+        records = as_rows(columns)
+        for number, record in enumerate(records):
+            if number in self.skipped:
+                record |= dict.fromkeys(NUMBERS_OF_A_PAIR & record.keys())
             if self.skipped:
-                row["skipped"] = self.skipped.get(place)
-            rows.append(row)
-        return rows
+                record["skipped"] = self.skipped.get(number)
+        return records
 
 
 @checked
@@ -214,24 +202,26 @@ def pairs(
     num_cut = 0
     of_first = _read(scorer, "first", first, skip=skip)
     of_second = _read(scorer, "second", second, skip=skip)
+    rows_of_first = of_first.rows
+    rows_of_second = of_second.rows
     skipped = of_second.faults | of_first.faults
-    readable = [number for number in range(count) if number not in skipped]
-    if readable:
-        x = _rows_of(of_first, readable)
-        y = _rows_of(of_second, readable)
-        is_changed = _is_changed(x, y)
-        reasons = _incomparable(scorer, x, y, is_changed)
-        skipped |= {readable[row]: reason for row, reason in reasons.items()}
-        if not skip:
-            _refuse_first(skipped)
-        for row, number in enumerate(readable):
-            if number in skipped:
-                continue
-            num_changed[number] = is_changed[row].sum()
-            if num_changed[number]:  # equal texts have the ratio 0, without a pass
-                window = _window(scorer, x, row, is_changed[row])
-                num_cut += len(window) < int(x.lengths[row])
-                to_score.append(_Pair.of(x, y, row, is_changed[row], number, seed, window))
+    for number in range(count):
+        if number in skipped:
+            continue
+        x = rows_of_first[number]
+        y = rows_of_second[number]
+        reason = _why_incomparable(scorer, x, y)
+        if reason is not None:
+            skipped[number] = reason
+            continue
+        changed = _changed(x, y)
+        num_changed[number] = len(changed)
+        if len(changed):  # equal texts have the ratio 0, without a pass
+            window = _window(scorer, x, changed)
+            num_cut += len(window) < int(x.lengths)
+            to_score.append(_Pair.of(x, y, window, number, seed))
+    if skipped and not skip:
+        _refuse_first(skipped)
     if num_cut:
         _log.warning(
             "%d of %d pairs have more tokens than the %d that the model takes: each is scored in a "
@@ -266,27 +256,18 @@ class _Pair(NamedTuple):
     tokens: Int[Tensor, " D"]  # places of all that are scored, for pseudo-log-likelihoods
 
     @classmethod
-    def of(
-        cls,
-        x: Tokens,
-        y: Tokens,
-        row: int,
-        is_changed: Bool[Tensor, " L"],
-        number: int,
-        seed: int,
-        window: Int[Tensor, " W"],
-    ) -> "_Pair":
+    def of(cls, x: Tokens, y: Tokens, window: Int[Tensor, " W"], number: int, seed: int) -> "_Pair":
         """A pair as far as its window goes, whose places are counted from the window's first."""
-        both = [(texts.ids[row, window], texts.types[row, window]) for texts in (x, y)]
+        both = [(text.ids[0, window], text.types[0, window]) for text in (x, y)]
         ids_of_x, ids_of_y = (ids.tolist() for ids, _ in both)
         is_first_low = ids_of_x <= ids_of_y
         if not is_first_low:
             both.reverse()
         key = f"{seed} pair {sorted([ids_of_x, ids_of_y])}"
-        places = is_changed[window].nonzero().flatten()
+        places = (x.ids[0, window] != y.ids[0, window]).nonzero().flatten()
         nothing = torch.zeros(len(window), dtype=torch.bool)
         low, high = (Row(ids, types, places, nothing, number, key) for ids, types in both)
-        tokens = x.maskable[row, window].nonzero().flatten()
+        tokens = x.maskable[0, window].nonzero().flatten()
         return cls(low, high, 1.0 if is_first_low else -1.0, tokens)
 
 
@@ -353,19 +334,8 @@ def _singles(batch: Batch) -> Request:
     return Request(single, single)
 
 
-def _is_wide(scorer: Scorer, x: Tokens, row: int, is_changed: Bool[Tensor, " L"]) -> bool:
-    """Whether the changed places lie too far apart for one window."""
-    changed = is_changed.nonzero().flatten()
-    if len(changed) == 0 or not x.maskable[row].any():
-        return False
-    _, _, room = _room(scorer, x, row)
-    return int(changed[-1] - changed[0]) >= room
-
-
 def _refuse_first(skipped: dict[int, str]) -> None:
-    """Raise for the first of the pairs that cannot be compared, if there is one."""
-    if not skipped:
-        return
+    """Raise for the first of the pairs that cannot be compared."""
     number = min(skipped)
     reason = skipped[number]
     remedy = f"({len(skipped)} such pairs). Leave it out, or skip=True gives nan and lists it."
@@ -384,40 +354,28 @@ def _read(scorer: Scorer, name: str, texts: Any, *, skip: bool) -> Read:
     return found._replace(faults=faults)
 
 
-def _rows_of(found: Read, numbers: Sequence[int]) -> Tokens:
-    """The tokens of some of the texts that can be read."""
-    assert found.tokens is not None
-    place = {number: place for place, number in enumerate(found.numbers)}
-    return found.tokens.rows(torch.tensor([place[number] for number in numbers]))
+def _changed(x: Tokens, y: Tokens) -> Int[Tensor, " k"]:
+    """The places where the tokens of two texts of one length differ."""
+    return (x.ids[0] != y.ids[0]).nonzero().flatten()
 
 
-def _is_changed(x: Tokens, y: Tokens) -> Bool[Tensor, "N L"]:
-    """Where the tokens of two texts differ, as far as both go."""
-    width = min(x.ids.shape[1], y.ids.shape[1])
-    is_token = torch.arange(width) < torch.minimum(x.lengths, y.lengths)[:, None]
-    return is_token & (x.ids[:, :width] != y.ids[:, :width])
-
-
-def _room(scorer: Scorer, x: Tokens, row: int) -> tuple[int, int, int]:
+def _room(scorer: Scorer, x: Tokens) -> tuple[int, int, int]:
     """How many tokens of the frame stand in front of a text and behind it, and the room between.
 
     The room is what the model has places for; for a text that fits, its own tokens.
     """
-    length = int(x.lengths[row])
-    inner = x.maskable[row].nonzero().flatten()
+    length = int(x.lengths)
+    inner = x.maskable[0].nonzero().flatten()
     num_front = int(inner[0])
     num_behind = length - 1 - int(inner[-1])
     longest = length if scorer.max_length is None else min(length, scorer.max_length)
     return num_front, num_behind, longest - num_front - num_behind
 
 
-def _window(
-    scorer: Scorer, x: Tokens, row: int, is_changed: Bool[Tensor, " L"]
-) -> Int[Tensor, " W"]:
+def _window(scorer: Scorer, x: Tokens, changed: Int[Tensor, " k"]) -> Int[Tensor, " W"]:
     """The places of a text that the model is shown: its frame, and what fits around the changed ones."""
-    length = int(x.lengths[row])
-    num_front, num_behind, room = _room(scorer, x, row)
-    changed = is_changed.nonzero().flatten()
+    length = int(x.lengths)
+    num_front, num_behind, room = _room(scorer, x)
     middle = (int(changed[0]) + int(changed[-1]) + 1) // 2
     start = max(num_front, min(middle - room // 2, length - num_behind - room))
     return torch.cat(
@@ -429,32 +387,22 @@ def _window(
     )
 
 
-def _incomparable(
-    scorer: Scorer, x: Tokens, y: Tokens, is_changed: Bool[Tensor, "N L"]
-) -> dict[int, str]:
-    """The rows of the pairs that cannot be compared, and why."""
-    width = is_changed.shape[1]
-    is_scored = x.maskable[:, :width] & y.maskable[:, :width]
-    in_special = (is_changed & ~is_scored).any(dim=1)
-    has_unknown = num_unknown(scorer, x) + num_unknown(scorer, y) > 0
-    has_other_length = x.lengths != y.lengths
-    is_wide = torch.tensor(
-        [_is_wide(scorer, x, row, of_row) for row, of_row in enumerate(is_changed)]
-    )
-    reasons = {}
-    for row in (has_other_length | is_wide | has_unknown | in_special).nonzero().flatten().tolist():
-        if has_other_length[row]:
-            reasons[row] = (
-                f"has texts of {x.num_features[row]} and {y.num_features[row]} tokens; a masked "
-                "model is told their number and cannot compare them without a model of length"
-            )
-        elif is_wide[row]:
-            reasons[row] = (
-                f"has {x.lengths[row]} tokens, the model has places for {scorer.max_length}, and no "
-                "window of as many has all tokens that differ"
-            )
-        elif has_unknown[row]:
-            reasons[row] = "has a token that is unknown to the tokenizer and may stand for any word"
-        else:
-            reasons[row] = "differs in a special token, which has no probability"
-    return reasons
+def _why_incomparable(scorer: Scorer, x: Tokens, y: Tokens) -> str | None:
+    """Why two texts, each one row, cannot be compared; None where they can."""
+    if x.lengths != y.lengths:
+        return (
+            f"has texts of {int(x.num_features)} and {int(y.num_features)} tokens; a masked model is "
+            "told their number and cannot compare them without a model of length"
+        )
+    changed = _changed(x, y)
+    _, _, room = _room(scorer, x)
+    if len(changed) and int(changed[-1] - changed[0]) >= room:
+        return (
+            f"has {int(x.lengths)} tokens, the model has places for {scorer.max_length}, and no window "
+            "of as many has all tokens that differ"
+        )
+    if num_unknown(scorer, x) + num_unknown(scorer, y) > 0:
+        return "has a token that is unknown to the tokenizer and may stand for any word"
+    if not (x.maskable & y.maskable)[0, changed].all():
+        return "differs in a special token, which has no probability"
+    return None

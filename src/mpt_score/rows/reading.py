@@ -39,6 +39,13 @@ class Read(NamedTuple):
     tokens: Tokens | None  # of these; None where there are none
     faults: dict[int, str]  # why the others cannot
 
+    @property
+    def rows(self) -> dict[int, Tokens]:
+        """Each text that can be read as one row, by its number."""
+        if self.tokens is None:
+            return {}
+        return {number: self.tokens.row(place) for place, number in enumerate(self.numbers)}
+
 
 def read(scorer: Scorer, texts: Any, *, skip: bool) -> Read:
     """Encode texts, all together if that goes, else one by one to find those that cannot be read.

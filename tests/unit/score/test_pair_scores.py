@@ -326,13 +326,11 @@ class TestAccuracy:
     def test_a_pair_that_was_skipped_is_none_of_them_and_a_tie_is_half(self) -> None:
         scores = self.scores()
         assert math.isnan(scores.log_ratio[4]) and scores.log_ratio[3] == 0
-        for pseudo in (False, True):
-            differences = scores.pseudo_difference if pseudo else scores.log_ratio
-            hits = sum(difference > 0 for difference in differences[:4].tolist())
-            found = scores.accuracy(pseudo=pseudo)
-            assert found.value == (hits + 0.5) / 4 and found.num_pairs == 4
-            assert found.low == pytest.approx(wilson(hits / 4, 4)[0])
-            assert found.high == pytest.approx(wilson((hits + 1) / 4, 4)[1])
+        hits = sum(difference > 0 for difference in scores.log_ratio[:4].tolist())
+        found = scores.accuracy()
+        assert found.value == (hits + 0.5) / 4 and found.num_pairs == 4
+        assert found.low == pytest.approx(wilson(hits / 4, 4)[0])
+        assert found.high == pytest.approx(wilson((hits + 1) / 4, 4)[1])
 
     def test_an_interval_holds_the_truth_as_often_as_it_says(self) -> None:
         """Over all outcomes of 40 pairs, each a hit with the same probability."""
@@ -361,8 +359,6 @@ class TestAccuracy:
         scores = mpt_score.pairs(model, ["the cat"], ["the cat sat"], skip=True)
         with pytest.raises(ValueError, match="no pair was compared"):
             scores.accuracy()
-        with pytest.raises(ValueError, match=r"pairs\(\.\.\., pseudo=True\)"):
-            scores.accuracy(pseudo=True)
 
 
 class TestWindows:
