@@ -145,7 +145,6 @@ class _Run:
     num_faults: int = 0
 
     def __post_init__(self) -> None:
-        self.model = self.scorer.name
         self.store: BatchStore | None = None
         self.summary = summaries.Summary(self.options)
         self.digest = hashlib.sha256()  # of the lines that were read
@@ -202,7 +201,7 @@ class _Run:
             del settings[name]
         identity = self.scorer.identity or {"identity": None}
         versions = {f"version of {name}": found for name, found in files.versions().items()}
-        return {**settings, "model": self.model, **identity, **versions}
+        return {**settings, "model": self.scorer.name, **identity, **versions}
 
     def _parts(self, of_lines: Iterable[Line | Fault]) -> Iterator[list[Line | Fault]]:
         if self.options.kind == "curve":
@@ -314,7 +313,7 @@ class _Run:
         said = {
             "unit": "nats a token" if kind == "curve" else "nats",
             "quantity": QUANTITIES[kind] + summaries.blocks_in_words(self.options),
-            "model": self.model,
+            "model": self.scorer.name,
             "num_texts": len(good),
         }
         degrees = len(good) - 1 if kind == "curve" else (self.options.num_orders or 0) - 1
@@ -395,7 +394,7 @@ class _Run:
             print(f"{self.records.path} is whole already, nothing was scored", file=sys.stderr)
         elif self.records is not None:
             self.records.finish()
-        said = [f"{self.model}, seed {self.options.seed}", *self.summary.lines()]
+        said = [f"{self.scorer.name}, seed {self.options.seed}", *self.summary.lines()]
         if self.num_faults:
             said.append(f"skipped lines: {self.num_faults}")
         print("\n".join(said), file=sys.stderr)

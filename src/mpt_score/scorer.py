@@ -14,7 +14,6 @@ from mpt_score import networks
 from mpt_score.errors import TextError
 from mpt_score.functions import TokenFunction
 from mpt_score.networks.devices import to_device_of
-from mpt_score.networks.kinds import require_ids
 from mpt_score.networks.masked_lm import first_of_each
 from mpt_score.tokens import Texts, Tokens, as_list, encode_ids, encode_strings
 
@@ -194,7 +193,6 @@ class Scorer:
             return self.model.ask(ids, text, mask, types, wanted=wanted, same=same)
         # A function is shown text where it was tokenized.
         ids, text, mask = ids.cpu(), text.cpu(), mask.cpu()
-        require_ids("text", text, len(ids), "It is the number of a row of ids.")
         types = None if types is None else types.cpu()
         if isinstance(self.model, TokenFunction):
             self.model.try_once(ids[text], mask)

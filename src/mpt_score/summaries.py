@@ -10,7 +10,7 @@ import torch
 
 from mpt_lml.results import Estimate, ratio_estimate
 from mpt_score.quantities.pair_scores import accuracy_of
-from mpt_score.quantities.sentence_curves import SentenceCurves
+from mpt_score.quantities.sentence_curves import FIXED_RATES, SentenceCurves
 from mpt_score.quantities.sentence_scores import NATS_TO_BITS
 
 HEADS = {
@@ -135,7 +135,9 @@ def _of_curve(curves: SentenceCurves) -> list[str]:
     if not curves.design.has_area:
         return []
     lines = [f"area: {curves.area()} a token"]
-    for rate, bias in curves.bias_at().items():
+    low, *_, high = curves.design.columns
+    rates = [rate for rate in FIXED_RATES if low <= rate <= high]
+    for rate, bias in curves.bias_at(rates).items():
         lines.append(f"D·S − area at {100 * rate:g} %: {bias}")
     return lines
 

@@ -29,7 +29,6 @@ from mpt_score.rows.requests import (
     masks_in_strata,
     orders_differ,
     pays_every_mask,
-    with_singles,
 )
 from mpt_score.rows.scheduler import (
     Answers,
@@ -236,7 +235,12 @@ def _first_request(
         of_strata = masks_in_strata(repeats, num_strata, count, generators)
         hidden = torch.cat([everything, of_strata], dim=1)
         masks = Request(hidden, hidden)
-    return with_singles(masks, rows, pseudo=plan.pseudo)
+    if not plan.pseudo:
+        return masks
+    single = torch.eye(count, dtype=torch.bool).expand(len(rows), -1, -1)
+    return Request(
+        torch.cat([masks.hidden, single], dim=1), torch.cat([masks.wanted, single], dim=1)
+    )
 
 
 def _strata(plan: Plan, count: int) -> tuple[int, int]:
@@ -344,9 +348,10 @@ def _score_by_orders(seen: _Seen) -> RowScores:
     """The mean of log p_π over random orders; their spread is its error."""
     totals = along_orders(seen.values, seen.masks).sum(dim=2)
     has_error = orders_differ(seen.masks.hidden)  # which one order alone does not
-    order_variance = _variance(totals).where(has_error, math.nan)
-    variance = order_variance / totals.shape[1]
     degrees = max(1, totals.shape[1] - 1)  # of a single order the variance is nan in any case
+    correction = min(1, totals.shape[1] - 1)
+    order_variance = totals.var(dim=1, correction=correction).where(has_error, math.nan)
+    variance = order_variance / totals.shape[1]
     return RowScores(
         num_passes=seen.num_passes,
         log_score=totals.mean(dim=1),
@@ -410,13 +415,6 @@ def bounds_of(scores: RowScores) -> Bounds:
         upper_variance[has_bounds] = bounds.upper_error.square()
         is_heavy_tailed[has_bounds] = bounds.is_heavy_tailed
     return Bounds(lower, lower_variance, upper, upper_variance, is_heavy_tailed)
-
-
-def _variance(totals: Float[Tensor, "B S"]) -> Float[Tensor, " B"]:
-    """Over orders; nan from a single one."""
-    if totals.shape[1] == 1:
-        return totals.new_full((len(totals),), math.nan)
-    return totals.var(dim=1)
 
 
 def _num_more(repeats: int, variance: Tensor, most: int, plan: Plan, count: int) -> int:

@@ -27,6 +27,8 @@ FEWEST_DEGREES = 5
 """Of freedom behind a fitted slope: with fewer it has no finite variance, and none is fitted."""
 MOST_GROUPS = 10
 """Of sentences, one of which a jackknife leaves out at a time."""
+FIXED_RATES = (0.15, 0.25, 0.4)
+"""Rates at which networks are trained, as shares of a text's tokens."""
 PART_SIZE = 16
 """Texts whose masks go through the network together."""
 _TINY = 1e-30
@@ -145,7 +147,7 @@ class SentenceCurves:
         return Estimate(rate, error, count, "of the tokens")
 
     @checked
-    def bias_at(self, rates: Sequence[float] = (0.15, 0.25, 0.4)) -> dict[float, Estimate]:
+    def bias_at(self, rates: Sequence[float] = FIXED_RATES) -> dict[float, Estimate]:
         """D·S(rate) − area: what a fixed rate gives a sentence too much.
 
         Args:

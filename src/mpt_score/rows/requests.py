@@ -30,16 +30,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """B rows of L tokens with k places each.
-
-    Args:
-        ids: token ids, (B, L).
-        types: of the tokens, (B, L).
-        places: the places that are scored, (B, k).
-        hidden: further places, which every mask hides, (B, L).
-        text: the number of each row's text, for messages, (B,).
-        keys: what the random orders of each row follow from.
-    """
+    """B rows of L tokens with k places each, in the columns of :class:`Row`."""
 
     ids: Int[Tensor, "B L"]
     types: Int[Tensor, "B L"]
@@ -165,16 +156,6 @@ def num_masks_of_orders(num_orders: int, count: int) -> int:
     """How many masks :func:`orders_of_places` has of k = ``count`` places."""
     num_masks = num_orders * count
     return 2**count - 1 if pays_every_mask(num_masks, count) else num_masks
-
-
-def with_singles(masks: Request, rows: Rows, *, pseudo: bool) -> Request:
-    """The same masks, and behind them each token hidden alone where pseudo-likelihoods are wanted."""
-    if not pseudo:
-        return masks
-    single = torch.eye(rows.num_places, dtype=torch.bool).expand(len(rows), -1, -1)
-    return Request(
-        torch.cat([masks.hidden, single], dim=1), torch.cat([masks.wanted, single], dim=1)
-    )
 
 
 def masks_in_strata(

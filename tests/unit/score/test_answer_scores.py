@@ -15,6 +15,7 @@ import mpt_score
 from mpt_lml import HMM, ConditionalTable, masks, orders
 from mpt_lml.models.base import FromFunction
 from mpt_score.errors import TextError
+from mpt_score.networks.residues import ResidueTokenizer
 from mpt_score.quantities.answer_scores import missing_space_hint
 from mpt_score.rows.requests import masks_along_orders, stream
 
@@ -447,3 +448,12 @@ def test_two_words_that_become_one(prompt: str, option: str, joined: str) -> Non
 )
 def test_what_joins_as_it_is_meant(prompt: str, option: str) -> None:
     assert missing_space_hint(prompt, option) is None
+
+
+def test_a_prompt_that_cannot_be_read_is_one_of_those_to_skip() -> None:
+    """A tokenizer of residues refuses the prompt alone as well."""
+    model = mpt_score.load(
+        lambda ids, mask: torch.zeros(*ids.shape, 25).log_softmax(-1), ResidueTokenizer()
+    )
+    found = mpt_score.answers(model, ["EV-", "EVQ"], [["L", "D"], ["L", "D"]], skip=True)
+    assert set(found.skipped) == {0} and found.num_tokens.tolist() == [[0, 0], [1, 1]]

@@ -160,6 +160,10 @@ def test_a_curve_says_area_only_where_it_is_one(folder, texts, tmp_path, capsys)
     assert [float(row["score"]) for row in found] == wanted.score.tolist()
     assert call(folder, "curve", texts, "--rates", "15", "--out", table) == 2
     assert "rows of another run: rates is" in capsys.readouterr().err
+    # What 15 % are off by is between no two of these rates.
+    assert call(folder, "curve", texts, "--rates", "20:80:30") == 0
+    said = capsys.readouterr().err
+    assert "area at 25 %" in said and "area at 40 %" in said and "area at 15 %" not in said
 
 
 @pytest.mark.parametrize(

@@ -746,12 +746,3 @@ def test_a_module_without_a_configuration_is_a_function() -> None:
     assert mpt_score.sentences(Coin(), [[0, 1, 1]]).log_score.item() == pytest.approx(
         -3 * math.log(2)
     )
-
-
-@pytest.mark.bad_input
-@pytest.mark.parametrize("number", [1, -1])
-def test_a_function_is_asked_of_rows_that_are_there(number: int) -> None:
-    coin = mpt_score.load(lambda ids, mask: torch.zeros(*ids.shape, 2).log_softmax(-1))
-    ids, mask = torch.tensor([[0, 1]]), torch.tensor([[True, False]])
-    with pytest.raises(ValueError, match=rf"text must be 0..0, but text\[0\] is {number}"):
-        coin.ask(ids, torch.tensor([number]), mask)
