@@ -240,13 +240,13 @@ class _Run:
         is_hidden = True if self.options.out is None and sys.stdout.isatty() else None
         with tqdm(unit=" passes", disable=is_hidden, leave=False) as bar, self._kept_passes(bar):
             while together := list(islice(parts, self.num_processes)):
-                for part, found in zip(together, self._scores_of_parts(together), strict=True):
-                    if isinstance(found, ValueError) and self.rank > 0:
+                for part, scored in zip(together, self._scores_of_parts(together), strict=True):
+                    if isinstance(scored, ValueError) and self.rank > 0:
                         return  # the first process says it
                     try:
-                        if isinstance(found, ValueError):
-                            raise found
-                        self._write(part, *found)
+                        if isinstance(scored, ValueError):
+                            raise scored
+                        self._write(part, *scored)
                     except BrokenPipeError:
                         raise  # whoever read the records has had enough
                     except (ValueError, OSError) as error:
@@ -273,16 +273,16 @@ class _Run:
         self, parts: Sequence[Part]
     ) -> list[tuple[list[Record], list[Fault]] | ValueError]:
         """The records and faults of some parts, each scored by one process, or why there are none."""
-        found: Any = None
+        scored: Any = None
         if self.rank < len(parts):
             try:
-                found = self._records_of_part(parts[self.rank])
+                scored = self._records_of_part(parts[self.rank])
             except ValueError as error:
-                found = ValueError(str(error))
+                scored = ValueError(str(error))
         if self.num_processes == 1:
-            return [found]
+            return [scored]
         of_all: list[Any] = [None] * self.num_processes
-        distributed.all_gather_object(of_all, found)
+        distributed.all_gather_object(of_all, scored)
         return of_all[: len(parts)]
 
     def _records_of_part(self, part: Part) -> tuple[list[Record], list[Fault]]:
@@ -310,7 +310,7 @@ class _Run:
     def _records_of(self, scores: Any, good: Sequence[Line]) -> list[Record]:
         """One record a text, pair, option of a prompt, or rate; none for a line that was skipped."""
         kind = self.options.kind
-        said = {
+        of_all = {
             "unit": "nats a token" if kind == "curve" else "nats",
             "quantity": QUANTITIES[kind] + summaries.blocks_in_words(self.options),
             "model": self.scorer.name,
@@ -318,10 +318,10 @@ class _Run:
         }
         degrees = len(good) - 1 if kind == "curve" else (self.options.num_orders or 0) - 1
         records = []
-        for place, found in enumerate(scores.rows()):
-            cells = {"is_heavy_tailed": False, **found, **said}
+        for place, of_place in enumerate(scores.rows()):
+            cells = {"is_heavy_tailed": False, **of_place, **of_all}
             if kind != "curve":
-                place_of_line = found.get("prompt", place)
+                place_of_line = of_place.get("prompt", place)
                 if place_of_line in scores.skipped:
                     continue
                 line = good[place_of_line]
@@ -394,10 +394,10 @@ class _Run:
             print(f"{self.records.path} is whole already, nothing was scored", file=sys.stderr)
         elif self.records is not None:
             self.records.finish()
-        said = [f"{self.scorer.name}, seed {self.options.seed}", *self.summary.lines()]
+        summary = [f"{self.scorer.name}, seed {self.options.seed}", *self.summary.lines()]
         if self.num_faults:
-            said.append(f"skipped lines: {self.num_faults}")
-        print("\n".join(said), file=sys.stderr)
+            summary.append(f"skipped lines: {self.num_faults}")
+        print("\n".join(summary), file=sys.stderr)
 
 
 def _located(options: Namespace, fault: Fault) -> str:

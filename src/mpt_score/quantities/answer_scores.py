@@ -18,7 +18,7 @@ from mpt_score.errors import TextError
 from mpt_score.loading import load
 from mpt_score.quantities.token_scores import PlacesAsked
 from mpt_score.rows.reading import read
-from mpt_score.rows.requests import Request, Row, num_masks_of_orders
+from mpt_score.rows.requests import Request, Row
 from mpt_score.rows.scheduler import Batch, BatchScheduler
 from mpt_score.rows.words import words_of
 from mpt_score.scorer import Scorer
@@ -181,10 +181,6 @@ def answers(
         words_of_batch = [words[number] for number in batch.numbers] if within_word else []
         return asked.request(batch.rows, words_of_batch)
 
-    def most_masks(count: int) -> int:
-        # Along orders, and each place alone and with its word.
-        return num_masks_of_orders(num_orders, count) + 2 * count
-
     scheduler = BatchScheduler(scorer, skip=skip, noun="prompt")
     shape = (len(options), max(map(len, options)))
     totals = torch.full((*shape, num_orders), torch.nan, dtype=torch.float64)  # along orders
@@ -193,7 +189,7 @@ def answers(
     has_spread = torch.zeros(shape, dtype=torch.bool)
     num_tokens = torch.zeros(shape, dtype=torch.int64)
     num_passes = torch.zeros(shape, dtype=torch.int64)
-    for answers in scheduler.score(rows, request_of, most_masks):
+    for answers in scheduler.score(rows, request_of, asked.most_masks):
         terms = asked.terms(answers)
         options_of_batch = [option_of_row[place] for place in answers.batch.numbers]
         where = (answers.batch.rows.text, torch.tensor(options_of_batch))
@@ -242,13 +238,13 @@ def _read(
         for option, answer in enumerate(options_of_prompt):
             texts.append(_joined(prompts[number], answer))
             owners.append((number, option))
-    found = read(scorer, texts, skip=True)
+    reading = read(scorer, texts, skip=True)
     refused: dict[int, str] = {}
-    for text, reason in sorted(found.faults.items()):
+    for text, reason in sorted(reading.faults.items()):
         number, option = owners[text]
         refused.setdefault(number, f"option {option} after its prompt {reason.rstrip('.')}")
     texts_of_prompts: list[list[Tokens]] = [[] for _ in prompts]
-    for text, row in found.rows.items():
+    for text, row in reading.rows.items():
         number, _ = owners[text]
         texts_of_prompts[number].append(row)
     return texts_of_prompts, refused

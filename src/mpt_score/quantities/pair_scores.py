@@ -344,14 +344,14 @@ def _refuse_first(skipped: dict[int, str]) -> None:
 
 def _read(scorer: Scorer, name: str, texts: Any, *, skip: bool) -> Read:
     try:
-        found = read(scorer, texts, skip=skip)
+        reading = read(scorer, texts, skip=skip)
     except TextError as error:
         raise TextError(f"{name}: {error}", error.number, f"({name}) {error.reason}") from error
     faults = {
         number: f"has a {name} text that {reason.rstrip('.')}"
-        for number, reason in found.faults.items()
+        for number, reason in reading.faults.items()
     }
-    return found._replace(faults=faults)
+    return reading._replace(faults=faults)
 
 
 def _changed(x: Tokens, y: Tokens) -> Int[Tensor, " k"]:

@@ -23,7 +23,7 @@ from mpt_score.loading import load
 from mpt_score.quantities.contrasts import Contrast, contrast_of, error_over_orders, item_names
 from mpt_score.quantities.estimate import along_orders, mean_terms
 from mpt_score.quantities.sentence_scores import NATS_TO_BITS, USUAL_ORDERS
-from mpt_score.rows.reading import read_in_parts, rows_of_text
+from mpt_score.rows.reading import TextRows, read_in_parts, rows_of_text
 from mpt_score.rows.requests import (
     ORDERS_OF_QUARTET,
     Request,
@@ -235,9 +235,9 @@ def _word_at(region: Any, words: dict[int, str], number: int) -> int:
     if len(places) == 1:
         return places[0]
     if places:
-        found = " and ".join(map(str, places))
+        numbers = " and ".join(map(str, places))
         raise ValueError(
-            f"text {number} has the word {region!r} at {found}, counted from 0. Give its number."
+            f"text {number} has the word {region!r} at {numbers}, counted from 0. Give its number."
         )
     has = ", ".join(f"{place} {word!r}" for place, word in words.items())
     raise ValueError(f"text {number} has no word {region!r}; its words are {has}.")
@@ -303,21 +303,29 @@ def surprisals(
     scorer = load(model, tokenizer)
     texts = as_list(texts)
     names = [] if items is None else item_names(items, len(texts))
-    plan = _TokenPlan(num_orders, bool(names), pseudo, within_word, words, seed)
+    asked = PlacesAsked(num_orders, pseudo, within_word, in_quartets=bool(names))
     strings = _strings(texts)
     scheduler = BatchScheduler(scorer, skip=skip)
     of_text: dict[int, _ScoredText] = {}
     for numbers, tokens in read_in_parts(scorer, texts, scheduler.faults, skip=skip):
-        of_text |= _score_part(scheduler, numbers, tokens, strings, plan, names)
+        texts_of_part = []
+        for place, number in enumerate(numbers):
+            row = tokens.row(place)
+            item = names[number] if names else None
+            rows = rows_of_text(scorer, row, number, seed, item)
+            texts_of_part.append((rows, layout_of(scorer, strings[number], row, words)))
+        scores = _score_part(scheduler, texts_of_part, asked)
+        of_text |= dict(zip(numbers, scores, strict=True))
     scored = sorted(set(of_text) - set(scheduler.faults))
     if not scored:
         number, reason = min(scheduler.faults.items())
         raise TextError(f"no text can be scored: text {number} {reason}", number, reason)
-    found = [of_text[number] for number in scored]
-    layouts = [text.layout for text in found]
+    scores_of_texts = [of_text[number] for number in scored]
+    layouts = [text.layout for text in scores_of_texts]
     sizes = torch.tensor([len(layout.pieces) for layout in layouts])
-    same_orders = torch.tensor(first_equal([text.key for text in found])) if names else None
-    degrees = torch.tensor([text.degrees for text in found], dtype=torch.float64)
+    keys = [text.key for text in scores_of_texts]
+    same_orders = torch.tensor(first_equal(keys)) if names else None
+    degrees = torch.tensor([text.degrees for text in scores_of_texts], dtype=torch.float64)
     return TokenScores(
         strings=tuple(strings),
         pieces=tuple(piece for layout in layouts for piece in layout.pieces),
@@ -325,30 +333,14 @@ def surprisals(
         word=torch.cat([layout.word for layout in layouts]),
         start=torch.cat([layout.start for layout in layouts]),
         end=torch.cat([layout.end for layout in layouts]),
-        terms=torch.cat([text.terms for text in found]),
-        pseudo_log_likelihood=torch.cat([text.pseudo for text in found]),
-        within_word=torch.cat([text.within_word for text in found]),
+        terms=torch.cat([text.terms for text in scores_of_texts]),
+        pseudo_log_likelihood=torch.cat([text.pseudo for text in scores_of_texts]),
+        within_word=torch.cat([text.within_word for text in scores_of_texts]),
         degrees=degrees.repeat_interleave(sizes),
         skipped=dict(sorted(scheduler.faults.items())),
         items=tuple(names),
         same_orders=None if same_orders is None else same_orders.repeat_interleave(sizes),
     )
-
-
-class _TokenPlan(NamedTuple):
-    """What is asked of every token; see :func:`surprisals`."""
-
-    num_orders: int
-    in_quartets: bool
-    pseudo: bool
-    within_word: bool
-    words: str
-    seed: int
-
-    def most_masks(self, count: int) -> int:
-        """Masks that a row of D = ``count`` tokens is asked about, at most."""
-        num_orders = self.num_orders * (ORDERS_OF_QUARTET if self.in_quartets else 1)
-        return (num_orders + self.pseudo + self.within_word) * count
 
 
 class TokenTerms(NamedTuple):
@@ -382,55 +374,41 @@ def _strings(texts: Texts) -> list[str]:
 
 
 def _score_part(
-    scheduler: BatchScheduler,
-    numbers: list[int],
-    tokens: Tokens,
-    strings: Sequence[str],
-    plan: _TokenPlan,
-    names: Sequence[Any],
-) -> dict[int, _ScoredText]:
-    """The terms of all tokens of some texts, by the number of the text."""
+    scheduler: BatchScheduler, texts: Sequence[tuple[TextRows, Layout]], asked: "PlacesAsked"
+) -> list[_ScoredText]:
+    """The terms of all tokens of some texts."""
     rows: list[Row] = []
     words: list[Tensor] = []
-    layouts: dict[int, Layout] = {}
-    rows_of_number: dict[int, range] = {}
-    keys: dict[int, str] = {}
-    for place, number in enumerate(numbers):
-        tokens_of_text = tokens.row(place)
-        item = names[number] if names else None
-        text = rows_of_text(scheduler.scorer, tokens_of_text, number, plan.seed, item)
-        layout = layout_of(scheduler.scorer, strings[number], tokens_of_text, plan.words)
+    for text, layout in texts:
+        rows += text.rows
         # The windows of a text have its scored tokens, all of them, in their order.
         words += layout.word[layout.is_scored].split(text.sizes)
-        layouts[number] = layout
-        keys[number] = text.key
-        rows_of_number[number] = range(len(rows), len(rows) + len(text.rows))
-        rows += text.rows
-
-    asked = PlacesAsked(plan.num_orders, plan.pseudo, plan.within_word, plan.in_quartets)
 
     def request_of(batch: Batch) -> Request:
         return asked.request(batch.rows, [words[number] for number in batch.numbers])
 
     of_row: dict[int, TokenTerms] = {}
-    for answers in scheduler.score(rows, request_of, plan.most_masks):
+    for answers in scheduler.score(rows, request_of, asked.most_masks):
         terms_of_batch = asked.terms(answers)
         for place, number in enumerate(answers.batch.numbers):
             of_row[number] = TokenTerms(*(column[place] for column in terms_of_batch))
-    result = {}
-    for number, layout in layouts.items():
-        terms = [of_row[row] for row in rows_of_number[number]]
-        result[number] = _ScoredText(
-            layout,
-            terms=_with_nan(torch.cat([each.terms.T for each in terms]), layout.is_scored),
-            pseudo=_with_nan(torch.cat([each.pseudo for each in terms]), layout.is_scored),
-            within_word=_with_nan(
-                torch.cat([each.within_word for each in terms]), layout.is_scored
-            ),
-            degrees=min(each.degrees.item() for each in terms),
-            key=keys[number],
+    scores = []
+    start = 0
+    for text, layout in texts:
+        terms = [of_row[row] for row in range(start, start + len(text.rows))]
+        start += len(text.rows)
+        within_word = torch.cat([each.within_word for each in terms])
+        scores.append(
+            _ScoredText(
+                layout,
+                terms=_with_nan(torch.cat([each.terms.T for each in terms]), layout.is_scored),
+                pseudo=_with_nan(torch.cat([each.pseudo for each in terms]), layout.is_scored),
+                within_word=_with_nan(within_word, layout.is_scored),
+                degrees=min(each.degrees.item() for each in terms),
+                key=text.key,
+            )
         )
-    return result
+    return scores
 
 
 class PlacesAsked(NamedTuple):
@@ -444,6 +422,11 @@ class PlacesAsked(NamedTuple):
     """Whether it is hidden with the later places of its word."""
     in_quartets: bool = False
     """Whether each of S is a quartet of orders, whose mean is one sample."""
+
+    def most_masks(self, count: int) -> int:
+        """Masks that a row with k = ``count`` places is asked about, at most."""
+        num_orders = self.num_orders * (ORDERS_OF_QUARTET if self.in_quartets else 1)
+        return (num_orders + self.pseudo + self.within_word) * count
 
     def request(self, rows: Rows, words: list[Tensor]) -> Request:
         """The masks of orders, then those of each place alone, and of each with its word.
