@@ -2,14 +2,12 @@
 
 from typing import Any
 
-from jaxtyping import Int
 from torch import Tensor
 
 from experiments.experiment import Arrays, Experiment, RunContext, setting
 from experiments.trainings.small_bert import (
     SmallBertSettings,
     TrainingText,
-    held_out_rows,
     new_network,
     train,
 )
@@ -49,10 +47,6 @@ class SmallBert(Experiment, name="small-bert", resumable=True):
             num_held_out=self.num_held_out,
             watch_every=self.every,
         )
-
-    def held_out(self, tokenizer: Any) -> Int[Tensor, "N L"]:
-        """Windows of the held-out text, the same ones every time."""
-        return held_out_rows(self.training, tokenizer)
 
     def train(self, context: RunContext, network: Any, text: TrainingText) -> Tensor:
         """Train ``network``, with products in bfloat16, and return its history (W, 4).
