@@ -133,7 +133,7 @@ class KnownLanguageSettings:
         num_test: fresh sequences on which source and networks are compared.
         num_orders: of each of them, each with D masks.
 
-    >>> FULL.num_networks
+    >>> len(FULL.laws) * len(FULL.seeds)
     15
     """
 
@@ -152,11 +152,6 @@ class KnownLanguageSettings:
         unknown = [law for law in self.laws if law not in LAWS]
         if unknown or not self.laws:
             raise ValueError(f"laws must be some of {', '.join(LAWS)}, got {self.laws}.")
-
-    @property
-    def num_networks(self) -> int:
-        """One for each law and seed."""
-        return len(self.laws) * len(self.seeds)
 
 
 FULL = KnownLanguageSettings()

@@ -202,8 +202,6 @@ class MixtureBounds(NamedTuple):
     """Standard error over orders, by a jackknife."""
     upper_error: Float[Tensor, " N"]
     """Standard error of :attr:`upper`; NaN from two orders, as one alone has no upper bound."""
-    midpoint_error: Float[Tensor, " N"]
-    """Standard error of :attr:`midpoint`; both bounds rise and fall together."""
     largest_share: Float[Tensor, " N"]
     """Share of the most probable order in the summed probability of all: 1/S where all agree."""
 
@@ -238,10 +236,10 @@ def mixture_bounds(log_probability: Float[Tensor, "S N"]) -> MixtureBounds:
         log_probability: log p_π(x) of S random orders, nats, (S, N), S at least 2.
 
     Returns:
-        ``lower`` and ``upper`` with their errors over orders, ``midpoint`` with its own, nats, (N,)
-        each, in double precision; and what says how far one draw of them is to be trusted:
-        ``largest_share`` of one order in the summed probability, and ``is_heavy_tailed``, where that
-        is more than a half.
+        ``lower`` and ``upper`` with their errors over orders, and ``midpoint``, nats, (N,) each, in
+        double precision. Two more values say how far one draw of them is to be trusted:
+        ``largest_share``, that of one order in the summed probability, and ``is_heavy_tailed``, whether
+        that is more than a half.
 
     Raises:
         ValueError: for a single order, and for an order of probability 0, which a softmax never gives.
@@ -270,7 +268,6 @@ def mixture_bounds(log_probability: Float[Tensor, "S N"]) -> MixtureBounds:
         upper=upper,
         lower_error=_jackknife_error(lower_again),
         upper_error=_jackknife_error(upper_again),
-        midpoint_error=_jackknife_error((lower_again + upper_again) / 2),
         largest_share=(log_probability.amax(dim=0) - total).exp(),
     )
 

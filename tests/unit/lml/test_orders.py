@@ -236,14 +236,8 @@ class TestMixtureBoundsOnBothSides:
         """Orders that differ by 0.4 nats: the jackknife is right on average, to its own noise."""
         values = 0.4 * torch.randn(16, 4000, generator=generator(8), **f64)
         found = orders.mixture_bounds(values)
-        for value, error in (
-            (found.lower, found.lower_error),
-            (found.upper, found.upper_error),
-            (found.midpoint, found.midpoint_error),
-        ):
+        for value, error in ((found.lower, found.lower_error), (found.upper, found.upper_error)):
             assert abs(error.square().mean() / value.var() - 1) < 0.1
-        # The tangent point and the ratio move against each other, yet both bounds move together.
-        assert (found.midpoint_error < found.lower_error + found.upper_error).all()
 
     def test_the_jackknife_by_hand(self) -> None:
         values = torch.tensor([[-41.0], [-42.0], [-40.5]], **f64)
@@ -256,12 +250,7 @@ class TestMixtureBoundsOnBothSides:
             first, second = pair
             ratios = math.exp(first - second) + math.exp(second - first)
             upper.append((first + second + ratios) / 2 - 1)
-        middle = [(below + above) / 2 for below, above in zip(lower, upper, strict=True)]
-        for error, again in (
-            (found.lower_error, lower),
-            (found.upper_error, upper),
-            (found.midpoint_error, middle),
-        ):
+        for error, again in ((found.lower_error, lower), (found.upper_error, upper)):
             centered = [value - sum(again) / 3 for value in again]
             expected = math.sqrt(2 / 3 * sum(value**2 for value in centered))
             assert abs(error.item() - expected) < EXACT
@@ -277,7 +266,7 @@ class TestMixtureBoundsOnBothSides:
 
     def test_two_orders_have_no_error_of_the_upper_bound(self) -> None:
         found = orders.mixture_bounds(torch.tensor([[-3.0], [-4.0]], **f64))
-        assert found.upper_error.isnan().all() and found.midpoint_error.isnan().all()
+        assert found.upper_error.isnan().all()
         assert abs(found.lower_error.item() - 0.5) < EXACT
 
     @pytest.mark.parametrize("gap", [30.0, 360.0, 700.0])
@@ -288,33 +277,26 @@ class TestMixtureBoundsOnBothSides:
         with mpmath.workdps(60):
             exact = [mpmath.mpf(value) for value in values[:, 0].tolist()]
             upper = []
-            middle = []
             for first, second in itertools.combinations(exact, 2):
                 ratios = mpmath.exp(first - second) + mpmath.exp(second - first)
-                above = (first + second + ratios) / 2 - 1
-                below = mpmath.log((mpmath.exp(first) + mpmath.exp(second)) / 2)
-                upper.append(above)
-                middle.append((above + below) / 2)
-            expected = []
-            for again in (upper, middle):
-                mean = mpmath.fsum(again) / 3
-                squares = mpmath.fsum((value - mean) ** 2 for value in again)
-                expected.append(float(mpmath.sqrt(2 * squares / 3)))
-        assert found.upper_error.item() == pytest.approx(expected[0], rel=1e-12)
-        assert found.midpoint_error.item() == pytest.approx(expected[1], rel=1e-12)
+                upper.append((first + second + ratios) / 2 - 1)
+            mean = mpmath.fsum(upper) / 3
+            squares = mpmath.fsum((value - mean) ** 2 for value in upper)
+            expected = float(mpmath.sqrt(2 * squares / 3))
+        assert found.upper_error.item() == pytest.approx(expected, rel=1e-12)
 
     def test_a_bound_beyond_all_floats_has_no_finite_error(self) -> None:
         # Of the second text every order is nothing beside the one before, whichever is left out.
         columns = [[0.0, -800.0, -801.0, -802.0], [0.0, -800.0, -1600.0, -2400.0]]
         values = torch.tensor(columns, **f64).T
         found = orders.mixture_bounds(values)
-        for value in (found.upper, found.upper_error, found.midpoint, found.midpoint_error):
+        for value in (found.upper, found.upper_error, found.midpoint):
             assert value.tolist() == [math.inf, math.inf]
         assert found.lower.isfinite().all() and found.lower_error.isfinite().all()
 
     def test_orders_that_agree_have_no_error(self) -> None:
         found = orders.mixture_bounds(torch.full((5, 2), -700.0, **f64))
-        for error in (found.lower_error, found.upper_error, found.midpoint_error):
+        for error in (found.lower_error, found.upper_error):
             assert error.abs().max() < EXACT
 
     def test_one_dominant_order_does_not_cancel(self) -> None:
