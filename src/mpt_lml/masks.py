@@ -30,6 +30,7 @@ __all__ = [
     "FixedRate",
     "FixedSize",
     "PowerSize",
+    "SizeLaw",
     "UniformSize",
     "all_masks",
     "nested_masks",
@@ -119,7 +120,13 @@ MAX_CATEGORIES = 2**24
 
 
 class SizeLaw(ABC):
-    """A probability law of the number M of masked coordinates, given D."""
+    """A probability law of the number M of masked coordinates, given D.
+
+    A subclass writes ``probabilities``.
+
+    >>> isinstance(UniformSize(), SizeLaw)
+    True
+    """
 
     @abstractmethod
     def probabilities(self, num_features: int) -> Float[Tensor, " D"]:
@@ -346,7 +353,7 @@ def ranks_of(draws: Shaped[Tensor, "*B D"]) -> Int[Tensor, "*B D"]:
 def sample_ranks(
     num_masks: Count, num_features: Count, *, generator: Generator
 ) -> Int[Tensor, "P D"]:
-    """Ranks of the coordinates in uniformly random orders, for :func:`from_ranks`.
+    """Draw ranks of the coordinates in uniformly random orders: ``ranks < M`` are masks of size M.
 
     Args:
         num_masks: P, how many orders.

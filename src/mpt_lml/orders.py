@@ -24,6 +24,7 @@ from mpt_lml.numerics import chunks, double
 from mpt_lml.scores import OverOrders, over_orders
 
 __all__ = [
+    "MixtureBounds",
     "adaptive",
     "by_blocks",
     "confidence",
@@ -193,7 +194,11 @@ def _log_conditional_of_all(
 
 
 class MixtureBounds(NamedTuple):
-    """log p_mix(x) of N texts from both sides, each bound in expectation over the orders; nats."""
+    """log p_mix(x) of N texts from both sides, each bound in expectation over the orders; nats.
+
+    >>> mixture_bounds(torch.tensor([[0.2], [0.4]]).log()).midpoint.exp()
+    tensor([0.3301], dtype=torch.float64)
+    """
 
     lower: Float[Tensor, " N"]
     """log of the mean of p_π over the orders (Burda, Grosse & Salakhutdinov 2016, of latents)."""
