@@ -275,6 +275,42 @@ class TestNearlyReducible:
             markov_blocks(transition, derivative, 2)
 
     @pytest.mark.bad_input
+    @pytest.mark.parametrize(("leaving", "is_known"), [(1e-20, True), (2.5e-21, False)])
+    def test_rounding_of_a_small_sensitivity_is_refused(
+        self, leaving: float, is_known: bool
+    ) -> None:
+        """In blocks of nine places of a sticky coin J is five times H."""
+        transition = torch.tensor([[1 - leaving, leaving], [leaving, 1 - leaving]], **f64)
+        derivative = torch.tensor([[-1.0, 1.0], [1.0, -1.0]], **f64)
+        refusal = pytest.raises(ValueError, match="must not fall apart into sets of states")
+        with contextlib.nullcontext() if is_known else refusal:
+            markov_blocks(transition, derivative, 9)
+
+    @pytest.mark.bad_input
+    @pytest.mark.parametrize(("share", "is_known"), [(2e-10, True), (1.3e-10, False)])
+    def test_rounding_of_a_small_variability_is_refused(self, share: float, is_known: bool) -> None:
+        """In blocks of two places of a coin with an even and an odd side J is half of H.
+
+        The coin is in a phase 0 or 1, which changes at every step, and the parameter turns it a little
+        more often out of phase 1 than out of phase 0. That share is all that a block says.
+        """
+        turn, stay = 1e-30, 1e-40  # the chance that the coin is turned, and that a phase is kept
+        transition = torch.full((4, 4), stay, **f64)
+        derivative = torch.zeros(4, 4, **f64)
+        for phase, side in itertools.product((0, 1), repeat=2):
+            state = 2 * phase + side
+            turned = 2 * (1 - phase) + (1 - side)
+            unturned = 2 * (1 - phase) + side
+            change = 1 + share * (2 * phase - 1)
+            transition[state, turned] = turn
+            transition[state, unturned] = 1 - turn - 2 * stay
+            derivative[state, turned] = change
+            derivative[state, unturned] = -change
+        refusal = pytest.raises(ValueError, match="must not fall apart into sets of states")
+        with contextlib.nullcontext() if is_known else refusal:
+            markov_blocks(transition, derivative, 2)
+
+    @pytest.mark.bad_input
     def test_sets_that_are_never_left_are_refused(self) -> None:
         with pytest.raises(ValueError, match=r"transition must be positive, .*\[0, 2\] is 0"):
             markov_blocks(two_pairs(0.0), torch.zeros(4, 4, **f64), 3)
