@@ -296,6 +296,43 @@ def test_certain_pixels_have_probability_one(largest: str, dtype: torch.dtype) -
     assert objectives.linear_elbo(*batch, *encoder, x, one[None]).item() == 0
 
 
+@pytest.mark.parametrize("largest", ["loadings", "offset"])
+@pytest.mark.parametrize(("size", "dtype"), [(1e10, torch.float32), (1e18, torch.float64)])
+def test_a_pixel_beside_a_certain_one_keeps_its_probability(
+    size: float, dtype: torch.dtype, largest: str
+) -> None:
+    """In the ELBO's sums of logits and of softplus, the uncertain pixel is below the last digit."""
+    certain = torch.tensor([size, 0.0], dtype=dtype)
+    zero = torch.zeros(1, 1, dtype=dtype)
+    offset = torch.tensor([[0.0, -0.5]], dtype=dtype)
+    loadings = zero.expand(2, 1)
+    if largest == "offset":
+        offset = offset + certain
+    else:
+        loadings = certain[:, None]
+    x = torch.tensor([[1.0, 0.0]], dtype=dtype)
+    # q(z | x) is the prior, whose draw is z = 1.
+    encoder = (torch.zeros(1, 1, 2, dtype=dtype), zero, zero)
+    bound = objectives.linear_elbo(loadings[None], offset, *encoder, x, zero[None] + 1)
+    assert bound.item() == pytest.approx(-math.log1p(math.exp(-0.5)), abs=1e-6)
+
+
+def test_what_underflows_on_a_grid_is_added_up_in_logarithms() -> None:
+    """p(x_j | z) is below 1e-308 wherever z has any weight given the other pixels."""
+    loadings = torch.tensor([[1000.0], [-900.0], [5.0], [950.0]], dtype=torch.float64)
+    nodes = torch.tensor([[-1.0], [0.9], [1.0]], dtype=torch.float64)
+    grid = grids.Grid(nodes, torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64).log())
+    model = BernoulliPCA(loadings, torch.tensor([0.5, -899.5, 0.2, 0.1]).double(), grid=grid)
+    x = torch.tensor([[1.0, 1, 0, 1], [0, 1, 1, 0], [1, 0, 1, 0]], dtype=torch.float64)
+    mask = torch.tensor([[True, False, False, True], [True, True, True, False]])
+    table = literal_log_likelihood(model, x)
+    ours = GridConditional(model, grid).log_conditional(x, mask)
+    for p, row in enumerate(mask):
+        log_omega = (grid.log_weights + (table * ~row[:, None]).sum(dim=1)).log_softmax(dim=-1)
+        expected = (log_omega[:, None, :] + table).logsumexp(dim=-1)
+        torch.testing.assert_close(ours[p][:, row], expected[:, row], atol=1e-10, rtol=0)
+
+
 def test_an_adaptive_grid_in_single_precision() -> None:
     """Newton's steps are in double: in single precision none comes within 1e-8 of a mode."""
     wide = random_bernoulli(50, 2, 12, seed=5)
