@@ -8,14 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_lml.checks import Count, check, checked
-from mpt_lml.estimators.latent import (
-    GaussianProposal,
-    ProposalRule,
-    at_mode,
-    require_decoded,
-    require_encoded,
-)
+from mpt_lml.checks import Count, checked
+from mpt_lml.estimators.latent import at_mode, require_decoded, require_encoded
 from mpt_lml.models.base import ConditionalModel
 from mpt_lml.models.vae import VAE, LatentVariableModel
 from mpt_lml.numerics import draw_normal, draw_uniform, log_likelihood
@@ -44,17 +38,17 @@ class _EstimatedConditional(ConditionalModel):
 class ImportanceConditional(_EstimatedConditional):
     """Self-normalized importance sampling: Σ_s w̄_s p(x_j | z_s) with w_s ∝ p(x_R, z_s)/q(z_s).
 
-    Consistent as S grows, with a bias of order 1/S; the same draws serve every coordinate of a mask.
+    The draws are those of ``estimators.at_mode``, and the same serve every coordinate of a mask.
+    Consistent as S grows, with a bias of order 1/S.
 
     Args:
         model: one with a latent z.
         num_samples: S.
         generator: source of the draws.
-        proposal: q from (model, x, observed), such as ``estimators.at_mode``.
 
     Raises:
-        TypeError: (when it is used) for a proposal that is none.
-        ValueError: (when it is used) for a proposal that is not finite, or a decoder that answers NaN.
+        ValueError: (when it is used) for a decoder that answers NaN.
+        RuntimeError: (when it is used) where no mode is found.
 
     >>> sampler = ImportanceConditional(
     ...     BernoulliPCA(torch.zeros(2, 1)), 9, generator=torch.Generator()
@@ -67,16 +61,13 @@ class ImportanceConditional(_EstimatedConditional):
     num_samples: Count
     _: KW_ONLY
     generator: torch.Generator
-    proposal: ProposalRule = at_mode
 
     def __post_init__(self) -> None:
         self.num_features = self.model.num_features
 
     @torch.no_grad()
     def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
-        q = self.proposal(self.model, x, ~mask)
-        check(("proposal()", q, GaussianProposal))
-        q.require_finite()
+        q = at_mode(self.model, x, ~mask)
         z = q.sample(self.num_samples, generator=self.generator)
         factors = self.model.log_factors(x, z)
         require_decoded("log p(x_j | z) at draws from the proposal", factors)
