@@ -41,6 +41,7 @@ _MASS_TOLERANCE = 1e-3  # of a prior that a grid may miss, of a posterior at a g
 _WIDEST_SPACING = 2.5  # of adaptive nodes: the rule is off by 2 exp(−2π²/2.5²) = 0.085 of the mass
 
 _ROUNDING = 1e-9  # relative, of a distance between nodes
+_MOST_NEWTON_STEPS = 100  # of the search for a mode
 
 _LogJoint = Callable[[Float[Tensor, "*S N K"]], Float[Tensor, "*S N"]]
 NodesPerAxis = Annotated[int, Within(2)]
@@ -344,7 +345,6 @@ def find_modes(
     log_joint: _LogJoint,
     start: Float[Tensor, "N K"],
     *,
-    max_steps: Count = 100,
     tolerance: Positive = 1e-8,
     accepted: Positive | None = None,
 ) -> tuple[Float[Tensor, "N K"], Float[Tensor, "N K K"]]:
@@ -356,7 +356,6 @@ def find_modes(
     Args:
         log_joint: log p(x_n, z), nats, (N,), from z (N, K).
         start: where the search begins, (N, K).
-        max_steps: of Newton's method.
         tolerance: length of a step, in posterior standard deviations, at which the search ends.
         accepted: longest last step with which the search counts as arrived; ``tolerance`` by default.
 
@@ -374,7 +373,7 @@ def find_modes(
         accepted = tolerance
     with torch.no_grad():
         z = start.detach().clone()
-        for _ in range(max_steps):
+        for _ in range(_MOST_NEWTON_STEPS):
             newton = _newton(log_joint, z)
             if newton.decrement.max() < tolerance * tolerance:
                 return z, newton.precision
@@ -383,7 +382,7 @@ def find_modes(
     remaining = newton.decrement.max().sqrt().item()
     if remaining <= accepted:
         return z, newton.precision
-    raise RuntimeError(f"no mode after {max_steps} Newton steps: {remaining:.1e} sd off.")
+    raise RuntimeError(f"no mode after {_MOST_NEWTON_STEPS} Newton steps: {remaining:.1e} sd off.")
 
 
 class _Newton(NamedTuple):

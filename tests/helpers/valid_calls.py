@@ -413,7 +413,6 @@ def grid_calls() -> list[Call]:
             grids.find_modes,
             lambda z: -2 * (z - 3).square().sum(-1),
             torch.zeros(2, 1),
-            max_steps=20,
             tolerance=1e-3,
             accepted=1.0,
         ),

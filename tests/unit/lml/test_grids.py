@@ -164,13 +164,16 @@ class TestGrids:
 
 
 @pytest.mark.bad_input
-def test_a_search_that_ended_early_is_measured_in_standard_deviations() -> None:
+def test_a_search_that_ended_early_is_measured_in_standard_deviations(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """One Newton step from 1 leads to 1/2, where the gradient is −5/8 and the precision 7/4."""
 
     def log_joint(z: Tensor) -> Tensor:
         return (-0.5 * z.square() - 0.25 * z**4).sum(dim=-1)
 
     start = torch.ones(1, 1).double()
-    grids.find_modes(log_joint, start, max_steps=1, accepted=0.5)
+    monkeypatch.setattr(grids, "_MOST_NEWTON_STEPS", 1)
+    grids.find_modes(log_joint, start, accepted=0.5)
     with pytest.raises(RuntimeError, match=r"after 1 Newton steps: 4\.7e-01 sd off"):
-        grids.find_modes(log_joint, start, max_steps=1, accepted=0.3)
+        grids.find_modes(log_joint, start, accepted=0.3)

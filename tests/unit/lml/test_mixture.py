@@ -128,7 +128,7 @@ def test_adaptive_agrees_where_posteriors_are_narrow() -> None:
     assert (shared[20] - adaptive).abs().max() > 0.5
 
 
-def test_a_flat_posterior_needs_patience_or_tolerance() -> None:
+def test_a_flat_posterior_needs_tolerance() -> None:
     """Curvature 0.02, below the floor of 1: every step goes two percent of the way."""
 
     def flat(z: torch.Tensor) -> torch.Tensor:
@@ -140,8 +140,6 @@ def test_a_flat_posterior_needs_patience_or_tolerance() -> None:
     near, precision = grids.find_modes(flat, start, accepted=0.1)
     torch.testing.assert_close(near, start * 0.98**100, atol=1e-9, rtol=0)
     torch.testing.assert_close(precision, torch.eye(2).double().expand(3, 2, 2))
-    exact, _ = grids.find_modes(flat, start, max_steps=2000)
-    assert exact.abs().max() < 1e-5
 
 
 def test_gradients_agree_with_finite_differences() -> None:
