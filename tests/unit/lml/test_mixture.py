@@ -585,3 +585,9 @@ def test_the_adaptive_grid_has_eleven_nodes_an_axis_on_five_standard_deviations(
         BERNOULLI.adaptive_log_marginal(POINTS),
         BERNOULLI.adaptive_log_marginal(POINTS, nodes_per_axis=11, extent=5.0),
     )
+
+
+@pytest.mark.parametrize(("latent_dim", "nodes_per_axis"), [(1, 40), (2, 40), (3, 20)])
+def test_the_grid_of_the_default(latent_dim: int, nodes_per_axis: int) -> None:
+    model = BernoulliPCA(torch.zeros(2, latent_dim))
+    assert model.grid.nodes.shape == (nodes_per_axis**latent_dim, latent_dim)

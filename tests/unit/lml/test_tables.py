@@ -237,3 +237,10 @@ def test_a_value_that_another_column_could_have() -> None:
     model.log_marginal(torch.tensor([[1, 2]]))
     with pytest.raises(ValueError, match=r"x must be 0\.\.1 in column 0, but x\[0, 0\] is 2"):
         model.log_marginal(torch.tensor([[2, 2]]))
+
+
+def test_a_sum_that_is_off_by_rounding_is_not_in_the_curve() -> None:
+    """The area is log p(x) of the table, whose entries add up to 1 + 8e-10: no set is all of it."""
+    model = JointTable(torch.tensor([[0.1, 0.2], [0.3, 0.4 + 8e-10]], dtype=torch.float64))
+    x = torch.tensor([[0, 1], [1, 1]])
+    assert exact_curve(model, x).area() == pytest.approx(model.log_marginal(x).mean(), abs=1e-14)
