@@ -55,11 +55,9 @@ class SmallBert(Experiment, name="small-bert", resumable=True):
         """
 
         def compute() -> Arrays:
-            watched, num_steps = train(
+            watched = train(
                 network, text, self.training, device=context.device, progress=context.progress
             )
-            if num_steps < self.num_steps:
-                raise KeyboardInterrupt  # an unfinished training is not stored
             return {"watched": watched, **network.state_dict(prefix="network/")}
 
         data = context.checksum([text.stream, text.held_out])

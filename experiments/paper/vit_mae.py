@@ -94,7 +94,7 @@ class Figure6(Experiment, name="figure-6", resumable=True):
             used += [x, test]
             inputs = {"data": context.checksum([x, test]), "weights": weights}
             if loaded is None:
-                images = self._small(x, test, self._settings_of(name, patch, num_steps))
+                images = self._small(x, test, self._settings_of(patch, num_steps))
                 linear = context.computed_once(
                     f"{name}-linear", partial(self._linear, images), **inputs
                 )
@@ -126,20 +126,14 @@ class Figure6(Experiment, name="figure-6", resumable=True):
         """Result of ``measure`` for a seed, computed now or stored in ``context``."""
         return context.computed_once(f"{name}-{seed}", partial(measure, seed), **inputs)
 
-    def _settings_of(self, name: str, patch: int, num_steps: int) -> SmallMAESettings:
+    def _settings_of(self, patch: int, num_steps: int) -> SmallMAESettings:
         """Settings of the networks of one data set."""
         return SmallMAESettings(
-            images=name,
             patch_size=patch,
             num_steps=num_steps,
-            seeds=self.seeds,
-            rates=self.rates,
             width=self.width,
             num_layers=self.num_layers,
             matrix_rate=self.matrix_rate,
-            num_train=self.num_train,
-            num_variance=self.num_variance,
-            num_test=self.num_test,
         )
 
     def _small(self, x: Tensor, test: Tensor, settings: SmallMAESettings) -> _Images:
@@ -154,7 +148,7 @@ class Figure6(Experiment, name="figure-6", resumable=True):
             mean=channels.mean(dim=1),
             scale=channels.std(dim=1),
             num_patches=num_patches,
-            sizes=settings.sizes(num_patches),
+            sizes=sizes_of(self.rates, num_patches),
         )
 
     def _findings(self, arrays: Arrays) -> dict[str, Finding]:

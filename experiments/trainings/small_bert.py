@@ -1,10 +1,9 @@
 """The book's own masked language model, from nothing: vocabulary, batches and training."""
 
-import logging
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -18,12 +17,9 @@ from mpt_lml import masks
 from mpt_lml.checks import Count, Index, checked
 from mpt_lml.fit import Progress, silent
 from mpt_score.networks.build import WIDTH_OF_A_HEAD, small_masked_lm
-from mpt_score.networks.devices import require_device
 from mpt_score.networks.masked_lm import masked_logits
 from mpt_score.networks.precision import fast_precision
 from mpt_score.texts import sentences
-
-__all__ = ["FULL", "TINY", "SmallBertSettings", "TrainedBert", "train_small_bert"]
 
 LENGTH = 64
 """Tokens of a full row, [CLS] and [SEP] counted."""
@@ -33,8 +29,6 @@ WATCHED_RATES = (0.15, 0.5, 0.98)
 _LEARNING_RATE = 3e-3
 _WEIGHT_DECAY = 0.01
 _LARGEST_NORM = 1.0  # of the gradient
-
-_log = logging.getLogger(__name__)
 
 
 @checked
@@ -54,9 +48,6 @@ class SmallBertSettings:
         watch_every: steps from one look to the next.
         half_precision: products in bfloat16, or in float16 on a GPU that has no bfloat16 of its own;
             the weights stay in float32.
-
-    >>> TINY.source, FULL.source
-    ('written', 'books')
     """
 
     source: str = "books"
@@ -73,75 +64,6 @@ class SmallBertSettings:
     def __post_init__(self) -> None:
         if self.width % WIDTH_OF_A_HEAD:
             raise ValueError(f"width must be a multiple of {WIDTH_OF_A_HEAD}, got {self.width}.")
-
-
-FULL = SmallBertSettings()
-"""Those of the network that the book carries."""
-TINY = SmallBertSettings(
-    source="written",
-    vocab_size=200,
-    width=32,
-    num_layers=2,
-    num_steps=100,
-    batch_tokens=256,
-    num_held_out=8,
-    watch_every=25,
-    half_precision=False,
-)
-"""A second on a CPU, on the sentences that come with the package."""
-
-
-class TrainedBert(NamedTuple):
-    """A small BERT, and how its training went.
-
-    ``watched`` (W, 4) has a row for each look at held-out text: the number of steps, and the mean score
-    of a hidden piece at 15, 50 and 98 %, in nats. ``num_steps`` is less than was asked for where the
-    training was interrupted.
-
-    >>> TrainedBert(None, None, torch.zeros(1, 4), num_steps=0).watched.shape
-    torch.Size([1, 4])
-    """
-
-    network: Any
-    tokenizer: Any
-    watched: Float[Tensor, "W 4"]
-    num_steps: int
-
-
-@checked
-def train_small_bert(
-    settings: SmallBertSettings = FULL,
-    *,
-    device: torch.device | str = "cpu",
-    progress: Progress = silent,
-) -> TrainedBert:
-    """Train a small BERT from nothing: a vocabulary of its own, random weights, one mask a row.
-
-    Rows and masks are drawn on the CPU, so that they are the same on every device, and moved there in
-    blocks. An interrupt ends the training, and what was trained until then is returned.
-
-    Args:
-        settings: :data:`FULL`, :data:`TINY`, or others.
-        device: where it computes.
-        progress: shows the steps as they pass.
-
-    Returns:
-        A :class:`TrainedBert`; the network is on ``device``, in evaluation mode.
-
-    Raises:
-        DataNotFoundError: where the text is not on this machine.
-        FloatingPointError: where the score is not finite any more.
-        ValueError: for a device that is not here.
-
-    >>> from dataclasses import replace
-    >>> train_small_bert(replace(TINY, num_steps=2)).watched.shape  # before, and after two steps
-    torch.Size([2, 4])
-    """
-    require_device(str(device))
-    text = TrainingText.read(settings)
-    network = new_network(text, settings)
-    watched, num_steps = train(network, text, settings, device=device, progress=progress)
-    return TrainedBert(network.eval(), text.tokenizer, watched, num_steps)
 
 
 # -- text -----------------------------------------------------------------------------------------
@@ -291,8 +213,26 @@ def train(
     *,
     device: torch.device | str = "cpu",
     progress: Progress = silent,
-) -> tuple[Float[Tensor, "W 4"], int]:
-    """Maximize the mean score of one mask a row, in place; what was watched, and how many steps."""
+) -> Float[Tensor, "W 4"]:
+    """Maximize the mean score of one mask a row, in place.
+
+    Rows and masks are drawn on the CPU, so that they are the same on every device, and moved there in
+    blocks.
+
+    Args:
+        network: is moved to ``device`` and trained.
+        text: the training's rows, and those that are held out.
+        settings: of the steps.
+        device: where it computes.
+        progress: shows the steps as they pass.
+
+    Returns:
+        A row for each look at held-out text: the number of steps, and the mean score of a hidden piece
+        at 15, 50 and 98 %, in nats.
+
+    Raises:
+        FloatingPointError: where the score is not finite any more.
+    """
     device = torch.device(device)
     on_gpu = device.type == "cuda"
     generator = torch.Generator().manual_seed(settings.seed)
@@ -317,33 +257,26 @@ def train(
         looks.append([float(step), *scores.tolist()])
 
     look(0)
-    num_taken = 0
     block: list[tuple[Tensor, Tensor]] = []
     with sdpa_kernel(_ATTENTION) if on_gpu else nullcontext():
-        try:
-            for step in progress(range(settings.num_steps), "step"):
-                if not block:
-                    last = min(step + settings.watch_every, settings.num_steps)
-                    block = _draw(text, range(step, last), generator, device)
-                network.train()
-                optimizer.zero_grad()
-                rows, mask = block.pop(0)
-                with torch.autocast(device.type, dtype, enabled=dtype is not None):
-                    loss = -mean_score(network, rows, mask, text.mask_token)
-                scaler.scale(loss).backward()
-                scaler.unscale_(optimizer)
-                nn.utils.clip_grad_norm_(weights, _LARGEST_NORM)
-                scaler.step(optimizer)
-                scaler.update()
-                schedule.step()
-                num_taken = step + 1
-                if not block:
-                    look(num_taken)
-        except KeyboardInterrupt:
-            _log.warning("interrupted after %d of %d steps.", num_taken, settings.num_steps)
-            if looks[-1][0] < num_taken:
-                look(num_taken)
-    return torch.tensor(looks), num_taken
+        for step in progress(range(settings.num_steps), "step"):
+            if not block:
+                last = min(step + settings.watch_every, settings.num_steps)
+                block = _draw(text, range(step, last), generator, device)
+            network.train()
+            optimizer.zero_grad()
+            rows, mask = block.pop(0)
+            with torch.autocast(device.type, dtype, enabled=dtype is not None):
+                loss = -mean_score(network, rows, mask, text.mask_token)
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(weights, _LARGEST_NORM)
+            scaler.step(optimizer)
+            scaler.update()
+            schedule.step()
+            if not block:
+                look(step + 1)
+    return torch.tensor(looks)
 
 
 _ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import logging
 import math
 import re
 import shutil
@@ -25,19 +24,16 @@ from experiments.experiment import RunContext
 from experiments.paper import vit_mae
 from experiments.records import CheckpointMismatchError
 from experiments.trainings import small_mae
-from experiments.trainings.small_mae import FULL, SmallMAESettings, train_small_mae
+from experiments.trainings.small_mae import SmallMAESettings
 from mpt_lml import PPCA, data, masks
 from mpt_lml.files import read_json
 from mpt_lml.models.base import Grouped
-from mpt_lml.recorded import load
 from mpt_score import networks
 from mpt_score.networks import hub
 from mpt_score.networks.vit_mae import ViTMAE
 
 pytest.importorskip("transformers")
-SMALL = SmallMAESettings(
-    images="digits", patch_size=2, width=8, num_layers=1, batch_size=2, matrix_rate=None
-)
+SMALL = SmallMAESettings(patch_size=2, width=8, num_layers=1, batch_size=2, matrix_rate=None)
 
 
 def digits(count: int) -> torch.Tensor:
@@ -48,16 +44,15 @@ def small(**changes: Any) -> SmallMAESettings:
     return dataclasses.replace(SMALL, **changes)
 
 
-def test_full_is_what_was_recorded() -> None:
-    recorded = load("figure-6").settings
-    three = [[each.images, each.patch_size, each.num_steps] for each in FULL]
-    assert three == [list(each) for each in recorded["data_sets"]]
-    shared = set(recorded) & {field.name for field in dataclasses.fields(SmallMAESettings)}
-    assert {"seeds", "rates", "width", "num_layers", "matrix_rate", "num_train"} <= shared
-    for name in shared:
-        value = recorded[name]
-        expected = tuple(value) if isinstance(value, list) else value
-        assert [getattr(each, name) for each in FULL] == [expected] * 3
+def untrained(settings: SmallMAESettings, x: torch.Tensor, seed: int = 4) -> ViTMAE:
+    """A network of random weights for images like ``x``, which are in [0, 1]."""
+    network = small_mae.small_network(settings, x, seed)
+    return ViTMAE(network.to(x.device), 1.0, pixel_mean=0.3, pixel_scale=0.4)
+
+
+def losses_of(settings: SmallMAESettings, x: torch.Tensor) -> torch.Tensor:
+    """The losses of a training from nothing."""
+    return small_mae.train(untrained(settings, x), x, settings, generator(4))
 
 
 def test_sizes_of_a_cycle_are_visited_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +65,7 @@ def test_sizes_of_a_cycle_are_visited_once(monkeypatch: pytest.MonkeyPatch) -> N
         return real(network, mask, size)
 
     monkeypatch.setattr(small_mae, "masking_noise", watched)
-    train_small_mae(small(num_steps=32), digits(8), seed=4)
+    losses_of(small(num_steps=32), digits(8))
     assert sorted(seen[:16]) == sorted(seen[16:]) == list(range(1, 17))
     assert seen[:16] != seen[16:]
 
@@ -79,7 +74,7 @@ def test_blocks_change_no_draw(monkeypatch: pytest.MonkeyPatch) -> None:
     losses = []
     for steps_of_a_block in (100, 3):
         monkeypatch.setattr(small_mae, "_STEPS_OF_A_BLOCK", steps_of_a_block)
-        losses.append(train_small_mae(small(num_steps=8), digits(20), seed=4).losses)
+        losses.append(losses_of(small(num_steps=8), digits(20)))
     assert torch.equal(*losses)
 
 
@@ -94,15 +89,15 @@ def test_the_loss_is_the_models(monkeypatch: pytest.MonkeyPatch) -> None:
         return shown[-1]
 
     monkeypatch.setattr(small_mae._Draws, "of_step", watched)
-    losses = train_small_mae(small(num_steps=1), x, seed=4).losses
+    losses = losses_of(small(num_steps=1), x)
     rows, mask, _ = shown[0]
-    before = small_mae.new_mae(small(), x, seed=4)
+    before = untrained(small(), x)
     assert torch.equal(losses[0], before.loss(x[rows], mask).detach())
 
 
 def test_a_step_is_one_of_adamw_on_the_loss() -> None:
     x = digits(20)
-    model = small_mae.new_mae(small(), x, seed=4)
+    model = untrained(small(), x)
     network = model.network
     before = [weight.detach().clone() for weight in network.parameters()]
     # A step draws the order of the sizes first, then rows, then masks.
@@ -115,7 +110,8 @@ def test_a_step_is_one_of_adamw_on_the_loss() -> None:
     gradients = iter(clipped_to(1.0, [weight.grad for weight in moving]))
 
     settings = small(num_steps=100)
-    small_mae.train(model, x, settings, generator(), progress=Interrupted(1), interruptible=True)
+    with pytest.raises(KeyboardInterrupt):
+        small_mae.train(model, x, settings, generator(), progress=Interrupted(1))
     rate = settings.learning_rate * START_OF_ONE_CYCLE
     for weight, old in zip(network.parameters(), before, strict=True):
         if not weight.requires_grad:
@@ -130,10 +126,11 @@ def test_a_step_is_one_of_adamw_on_the_loss() -> None:
 def test_a_tiny_training_gains() -> None:
     x = digits(200)
     settings = small(num_steps=100, width=16, batch_size=32)
-    trained = train_small_mae(settings, x, seed=4)
-    assert trained.num_steps == len(trained.losses) == 100
-    assert trained.losses[-16:].mean() < 0.8 * trained.losses[:16].mean()
-    assert not trained.model.network.training
+    model = untrained(settings, x)
+    losses = small_mae.train(model, x, settings, generator(4))
+    assert len(losses) == 100
+    assert losses[-16:].mean() < 0.8 * losses[:16].mean()
+    assert not model.network.training
 
 
 @functools.cache
@@ -145,13 +142,16 @@ def page() -> dict[str, Any]:
 
 def test_the_settings_of_the_page_are_those_of_the_record() -> None:
     full = page()["FULL"]
+    figure = vit_mae.Figure6()
+    images, *patch_and_steps = figure.data_sets[0]
+    record = figure._settings_of(*patch_and_steps)
     names = {"rate": "learning_rate", "steps": "num_steps"}
-    names |= {name: name for name in ("images", "patch_size", "width", "matrix_rate", "batch_size")}
+    names |= {name: name for name in ("patch_size", "width", "matrix_rate", "batch_size")}
     for of_the_page, of_the_record in names.items():
-        assert getattr(full, of_the_page) == getattr(FULL[0], of_the_record)
-    assert full.seed == FULL[0].seeds[0]
+        assert getattr(full, of_the_page) == getattr(record, of_the_record)
+    assert full.images == images and full.seed == figure.seeds[0]
     shape = page()["yours"].config
-    assert shape.num_hidden_layers == FULL[0].num_layers and shape.decoder_num_hidden_layers == 1
+    assert shape.num_hidden_layers == record.num_layers and shape.decoder_num_hidden_layers == 1
 
 
 @pytest.mark.parametrize("matrix_rate", [None, 0.03])
@@ -160,11 +160,14 @@ def test_the_page_trains_as_the_experiment(matrix_rate: float | None) -> None:
     shared = {"patch_size": 2, "width": 8, "batch_size": 4, "matrix_rate": matrix_rate}
     x = digits(20)
     settings = small(num_steps=20, learning_rate=0.01, num_layers=2, **shared)
-    expected = train_small_mae(settings, x, seed=6)
+    pixels = x.double()
+    units = {"pixel_mean": pixels.mean(), "pixel_scale": pixels.std()}
+    model = ViTMAE(small_mae.small_network(settings, x, 6), 1.0, **units)
+    expected = small_mae.train(model, x, settings, generator(6))
     network = networks.small_mae(8, 1, 2, seed=6, width=8, num_layers=2, decoder_layers=1)
     of_page = page()["Settings"](steps=20, rate=0.01, seed=6, **shared)
     losses = page()["train"](network, x.double(), of_page)
-    torch.testing.assert_close(torch.tensor(losses), expected.losses, atol=1e-3, rtol=0)
+    torch.testing.assert_close(torch.tensor(losses), expected, atol=1e-3, rtol=0)
 
 
 class Interrupted:
@@ -180,55 +183,32 @@ class Interrupted:
             yield item
 
 
-def test_an_interrupt_leaves_what_was_trained(caplog: pytest.LogCaptureFixture) -> None:
-    x = digits(20)
-    with caplog.at_level(logging.WARNING):
-        found = train_small_mae(small(num_steps=9), x, seed=4, progress=Interrupted(5))
-    assert "interrupted after 5 of 9 steps" in caplog.text
-    assert found.num_steps == 5 and found.losses.isfinite().all()
-    assert torch.equal(found.losses, train_small_mae(small(num_steps=9), x, seed=4).losses[:5])
-    sizes = small().sizes(16)
-    curve = found.model.fitted_curve(x, x, generator=generator(), sizes=sizes)
-    assert curve.score.isfinite().all()
-
-
-def test_an_experiment_is_interrupted(caplog: pytest.LogCaptureFixture) -> None:
-    """Half a training must not be kept in a record."""
-    model = small_mae.new_mae(small(), digits(9), seed=4)
-    with pytest.raises(KeyboardInterrupt):
-        small_mae.train(model, digits(9), small(), generator(), progress=Interrupted(1))
-
-
 def test_a_loss_that_is_no_number_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(small_mae, "_STEPS_OF_A_BLOCK", 2)
     with pytest.raises(FloatingPointError, match="not finite in step [2-4]"):
-        train_small_mae(small(num_steps=6, learning_rate=1e30), digits(9), seed=4)
-
-
-@pytest.mark.bad_input
-def test_a_device_that_is_none_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^device 'abc' cannot be used here: it names none"):
-        train_small_mae(small(num_steps=2), digits(20), seed=4, device="abc")
+        losses_of(small(num_steps=6, learning_rate=1e30), digits(9))
 
 
 def test_on_another_device() -> None:
     """Nothing meets across devices, the program waits once, and the numbers are those of the CPU."""
     # clip_grad_norm_ asks for the gradients' device past the emulation, and moves a number to the CPU.
     clipped = 6
-    here = train_small_mae(small(num_steps=6), digits(20), seed=4)
+    settings = small(num_steps=6)
+    here = losses_of(settings, digits(20))
     with OtherDevice() as other:
-        there = train_small_mae(small(num_steps=6), digits(20), seed=4, device=other.device)
-        assert other.is_there(next(there.model.network.parameters()))
+        model = untrained(settings, digits(20))
+        model.network.to(other.device)
+        other.waits.clear()
+        losses = small_mae.train(model, digits(20), settings, generator(4))
+        assert other.is_there(next(model.network.parameters()))
         assert other.waits == {"to": clipped, "aten._local_scalar_dense.default": 1, "cpu": 1}
-        assert other.is_there(there.losses)
-        losses = there.losses.cpu()
-    torch.testing.assert_close(losses, here.losses)
+    torch.testing.assert_close(losses, here)
 
 
 def test_muon_takes_the_matrices_of_the_layers() -> None:
     x = digits(50)
     settings = small(num_steps=4, batch_size=4, learning_rate=1e-9, matrix_rate=0.1)
-    model = small_mae.new_mae(settings, x, seed=0)
+    model = untrained(settings, x)
     first = {key: value.clone() for key, value in model.network.state_dict().items()}
     small_mae.train(model, x, settings, generator())
     state = model.network.state_dict()
@@ -253,21 +233,10 @@ def test_matrices_move_with_the_momentum_they_were_given(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(small_mae, "Muon", WatchedMuon)
     monkeypatch.setattr(small_mae, "AdamW", WatchedAdamW)
-    train_small_mae(small(num_steps=4, matrix_rate=0.02), digits(4), seed=1)
+    losses_of(small(num_steps=4, matrix_rate=0.02), digits(4))
     assert (momenta, second_betas) == ([0.95] * 4, [0.95] * 4)
 
 
-def test_the_model_is_one_of_pixels() -> None:
-    x = digits(9)
-    model = small_mae.new_mae(small(), x, seed=4)
-    assert isinstance(model, ViTMAE)
-    pixels = x.double().flatten()
-    variance = (pixels - pixels.mean()).square().sum() / (len(pixels) - 1)
-    assert model.pixel_mean.item() == pytest.approx(pixels.mean().item())
-    assert model.pixel_scale.item() == pytest.approx(variance.sqrt().item())
-
-
-pytest.importorskip("transformers")
 QUICK = vit_mae.Figure6.preset("quick")
 
 
