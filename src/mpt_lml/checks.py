@@ -681,6 +681,27 @@ def rounded_to_single(dtype: torch.dtype, error: float) -> str:
     return " The numbers look rounded to single precision: make them with dtype=torch.float64."
 
 
+def require_row_sums(
+    name: str, table: Tensor, total: float, tolerance: float, *, unit: float = 1.0
+) -> None:
+    """Check that each row of ``table`` (..., V) adds up to ``total``.
+
+    Args:
+        name: the name of the table in the message.
+        table: probabilities, whose rows add up to 1, or their derivatives, whose rows add up to 0.
+        total: 1 or 0.
+        tolerance: most that a row may be off, in parts of ``unit``.
+        unit: the size of the entries.
+    """
+    worst = (table.sum(dim=-1) - total).abs().max().item()
+    if worst > tolerance * unit:
+        remedy = " Divide each by its sum." if total else ""
+        hint = rounded_to_single(table.dtype, worst / unit)
+        raise ValueError(
+            f"{name} must sum to {total:g} in every row, one is off by {worst:.2g}.{remedy}{hint}"
+        )
+
+
 def require_number(name: str, value: Any, legal: str = "(0,inf)", *, hint: str = "") -> None:
     """Check that ``value`` is a single number, not a bool, in an interval.
 

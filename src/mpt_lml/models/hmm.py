@@ -7,7 +7,15 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mpt_lml.checks import Count, Data, Interval, Within, checked, require_memory, rounded_to_single
+from mpt_lml.checks import (
+    Count,
+    Data,
+    Interval,
+    Within,
+    checked,
+    require_memory,
+    require_row_sums,
+)
 from mpt_lml.models.base import TractableModel, require_pairs, require_values
 from mpt_lml.numerics import LOG_ZERO, double, draw_uniform, log_or_zero, log_sum, pick
 
@@ -252,11 +260,4 @@ def _require_table(name: str, table: Tensor) -> None:
     """Check that the rows of ``table`` (..., V) are probabilities."""
     if (table < 0).any():
         raise ValueError(f"{name} must be finite and not negative, got {table.min().item()}.")
-    worst = (table.sum(dim=-1) - 1.0).abs().max().item()
-    tolerance = 1e-9 if table.dtype == torch.float64 else 1e-5
-    if worst > tolerance:
-        hint = rounded_to_single(table.dtype, worst)
-        raise ValueError(
-            f"{name} must sum to 1 in every row, one is off by {worst:.2g}. Divide each by its sum."
-            f"{hint}"
-        )
+    require_row_sums(name, table, 1.0, 1e-9 if table.dtype == torch.float64 else 1e-5)

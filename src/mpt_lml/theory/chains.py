@@ -21,7 +21,7 @@ from mpt_lml.checks import (
     checked,
     require_entries,
     require_memory,
-    rounded_to_single,
+    require_row_sums,
 )
 from mpt_lml.numerics import double
 
@@ -92,8 +92,11 @@ def markov_blocks(
     require_entries(
         "transition", transition, transition <= 0, "positive", "No step may be impossible."
     )
-    _require_row_sums("transition", transition, 1.0)
-    _require_row_sums("derivative", derivative, 0.0)
+    tolerance = max(_SLACK, 10 * torch.finfo(transition.dtype).eps)
+    require_row_sums("transition", transition, 1.0, tolerance)
+    # A derivative is as large as its parameter's unit says.
+    largest = derivative.abs().max().item()
+    require_row_sums("derivative", derivative, 0.0, tolerance, unit=largest)
     num_states = len(transition)
     bytes_needed = 8 * 8 * num_blocks * num_states**3
     require_memory(f"blocks of up to {num_blocks} places", bytes_needed, "fewer num_blocks")
@@ -167,18 +170,6 @@ def _powers(transition: Tensor, derivative: Tensor, highest: int) -> tuple[Tenso
     relative = torch.stack(changes)
     relative[1:] /= power[1:]
     return power, relative
-
-
-def _require_row_sums(name: str, table: Tensor, total: float) -> None:
-    unit = max(
-        total, table.abs().max().item()
-    )  # a derivative is as large as its parameter's unit says
-    off = (table.sum(dim=1) - total).abs().max().item()
-    if off > unit * max(_SLACK, 10 * torch.finfo(table.dtype).eps):
-        hint = rounded_to_single(table.dtype, off / unit)
-        raise ValueError(
-            f"each row of {name} must sum to {total:g}, and one is off by {off:.3g}.{hint}"
-        )
 
 
 def _stationary(transition: Float[Tensor, "Q Q"]) -> Float[Tensor, " Q"]:

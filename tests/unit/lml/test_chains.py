@@ -341,9 +341,11 @@ def test_single_precision_is_computed_in_double() -> None:
 @pytest.mark.bad_input
 def test_a_table_that_is_no_chain_is_refused() -> None:
     transition, derivative = coin(0.5)
-    with pytest.raises(ValueError, match=r"each row of transition must sum to 1"):
+    with pytest.raises(ValueError, match=r"transition must sum to 1 in every row"):
         markov_blocks(0.9 * transition, derivative, 2)
-    with pytest.raises(ValueError, match=r"each row of derivative must sum to 0"):
+    with pytest.raises(ValueError, match=r"transition must sum to 1 in every row"):
+        markov_blocks(transition + 1e-9, derivative, 2)  # a row has two entries
+    with pytest.raises(ValueError, match=r"derivative must sum to 0 in every row"):
         markov_blocks(transition, derivative + 0.1, 2)
     with pytest.raises(ValueError, match="blocks of up to 1000000000000 places would take .* GiB"):
         markov_blocks(transition, derivative, 10**12)
@@ -355,7 +357,7 @@ def test_a_table_that_is_no_chain_is_refused() -> None:
     ):
         markov_blocks(table, derivative, 2)
     # As small as the steps of a chain that is hardly ever turned, and no derivative all the same.
-    with pytest.raises(ValueError, match=r"each row of derivative must sum to 0"):
+    with pytest.raises(ValueError, match=r"derivative must sum to 0 in every row"):
         markov_blocks(transition, torch.full((2, 2), 1e-12, **f64), 2)
 
 

@@ -352,3 +352,15 @@ def test_one_set_a_sequence_is_asked_for() -> None:
         model.log_posterior(x, torch.ones(2, 4) > 0)
     with pytest.raises(TypeError, match="observed"):
         model.log_posterior(x, torch.ones(3, 4))
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize(("dtype", "most"), [(torch.float64, 1e-9), (torch.float32, 1e-5)])
+def test_rows_may_be_off_by_rounding_and_by_no_more(dtype: torch.dtype, most: float) -> None:
+    def language(slip: float) -> HMM:
+        emission = torch.tensor([[0.25, 0.75 + slip]], dtype=dtype)
+        return HMM(torch.ones(1, dtype=dtype), torch.ones(1, 1, dtype=dtype), emission, 2)
+
+    language(most / 2)
+    with pytest.raises(ValueError, match="emission must sum to 1 in every row"):
+        language(2 * most)

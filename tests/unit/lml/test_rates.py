@@ -39,6 +39,11 @@ class TestCrossover:
         found = rates.crossover(lines, rate, torch.tensor([0.35, 2.1], **f64))
         torch.testing.assert_close(found, torch.tensor([0.65, 0.45], **f64))
 
+    def test_of_a_curve_that_has_its_height_at_a_size(self) -> None:
+        assert rates.crossover(torch.tensor([0.0, -1.0, -2.0], **f64)).item() == pytest.approx(
+            2 / 3
+        )
+
     def test_is_where_d_times_s_is_the_area(self) -> None:
         score = equal(30, 0.4)
         at = 30 * rates.crossover(score).item()
