@@ -117,7 +117,7 @@ def few() -> tuple[Antibody, ...]:
 
 
 def is_heavy(chain: str) -> bool:
-    """Whether a variable domain belongs to a heavy chain, by its end.
+    """Check whether a variable domain belongs to a heavy chain, by its end.
 
     Heavy chains end in W-G-x-G-T..., light ones in F-G-x-G-T...: the tryptophan that the J segments of
     heavy chains have. Of the 553 antibodies, 533 have two chains, and of each of these one is heavy.

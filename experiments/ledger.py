@@ -22,10 +22,10 @@ MEANINGS = {
     "not reproducible": "settings or code are not published",
     "needs weights": "it needs a model that has to be downloaded first",
 }
-"""What readers see of a verdict, and what it means; the first five judge, from best to worst."""
+"""Verdicts as readers see them, and their meanings; the first five judge, from best to worst."""
 
 JUDGED = tuple(MEANINGS)[:5]
-"""Of :data:`MEANINGS`, those that a run and its rule decide."""
+"""Verdicts of :data:`MEANINGS` that a run and its rule decide."""
 
 MISPRINTS = ("index", "sign", "table-1", "table-2")
 """The groups of entries whose repair is a slip of the pen."""
@@ -97,7 +97,7 @@ def decide(
 
 
 def shown(entry: Mapping[str, Any]) -> str:
-    """What readers see of the verdict of an entry of the paper: one of :data:`MEANINGS`.
+    """The verdict of an entry of the paper as readers see it: one of :data:`MEANINGS`.
 
     >>> shown({"verdict": "corrected", "group": "index"})
     'misprint'

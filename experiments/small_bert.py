@@ -35,7 +35,7 @@ class SmallBert(Experiment, name="small-bert", resumable=True):
 
     @property
     def training(self) -> SmallBertSettings:
-        """These settings as those of the function that trains."""
+        """The settings of the training alone."""
         return SmallBertSettings(
             source=self.source,
             seed=self.seeds[0],

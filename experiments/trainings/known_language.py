@@ -32,7 +32,7 @@ class Stratified(masks.UniformSize):
 
 
 TEST_SEED = 10
-"""Of the sequences and orders on which networks are compared with the source."""
+"""Seed of the sequences and orders on which networks are compared with the source."""
 
 LAWS: dict[str, masks.SizeLaw] = {
     "fixed-15": masks.FixedRate(0.15),
@@ -159,7 +159,7 @@ FULL = KnownLanguageSettings()
 
 
 class KnownLanguageNetworks(NamedTuple):
-    """What :func:`train_known_language` has trained.
+    """Networks that :func:`train_known_language` has trained.
 
     >>> short = KnownLanguageSettings(laws=("uniform",), num_steps=2, batch_size=4, width=8)
     >>> train_known_language(short).models["uniform"][0].num_features
@@ -169,13 +169,13 @@ class KnownLanguageNetworks(NamedTuple):
     settings: KnownLanguageSettings
 
     models: dict[str, list[SymbolBERT]]
-    """By law, one for each seed."""
+    """Networks of each law, one for each seed."""
 
     num_steps: int
     """Steps that were taken: fewer than in ``settings`` where the training was interrupted."""
 
     losses: Float[Tensor, "L S T"]
-    """Nats a symbol, of laws, seeds and steps, where the networks are."""
+    """Losses of laws, seeds and steps, nats a symbol, where the networks are."""
 
 
 @checked

@@ -101,13 +101,13 @@ def _device_of(network: nn.Module) -> torch.device:
 
 
 class Training(NamedTuple):
-    """What :func:`train_side_by_side` leaves besides the trained weights."""
+    """Result of :func:`train_side_by_side` besides the trained weights."""
 
     num_steps: int
     """Steps that were taken: fewer than were asked for where the training was interrupted."""
 
     losses: Tensor
-    """Of every step and network, nats, (``num_steps``, networks), where the networks are."""
+    """Losses of every step and network, nats, (``num_steps``, networks), where the networks are."""
 
 
 @checked

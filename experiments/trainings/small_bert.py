@@ -34,7 +34,7 @@ _LARGEST_NORM = 1.0  # of the gradient
 @checked
 @dataclass(frozen=True)
 class SmallBertSettings:
-    """How a small BERT is trained.
+    """Settings of the training of a small BERT.
 
     Args:
         source: the text, a name of :func:`mpt_score.texts.sentences`.
@@ -280,11 +280,14 @@ def train(
 
 
 _ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-"""Without cuDNN's, which plans for each shape anew."""
+"""Kernels of attention without that of cuDNN, which plans for each shape anew."""
 
 
 def _half_precision(device: torch.device) -> torch.dtype | None:
-    """What a device multiplies fast: a T4 has no bfloat16 of its own. A CPU rounds as in the record."""
+    """The half precision that a device multiplies fast: a T4 has no bfloat16 of its own.
+
+    A CPU rounds as in the record.
+    """
     if device.type == "cpu":
         return torch.bfloat16
     name = fast_precision(device)

@@ -24,7 +24,7 @@ _LARGEST_NORM = 1.0  # of the gradient
 @checked
 @dataclass(frozen=True)
 class SmallMAESettings:
-    """How a small masked autoencoder is trained.
+    """Settings of the training of a small masked autoencoder.
 
     Args:
         patch_size: side of a patch in pixels.

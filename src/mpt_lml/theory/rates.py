@@ -1,4 +1,4 @@
-"""Where one masking rate is right, and few mask sizes in place of all; nats per coordinate.
+"""The rate at which one score is right, and few mask sizes in place of all; nats per coordinate.
 
 Under the model E S(x; M) falls with M (Han 1978): D·S(M) is too high at low rates and too low at high
 ones. The *crossover rate* ρ* is the one at which it is right.
@@ -297,7 +297,7 @@ def _sizes(num_features: int, num_sizes: int, rule: Rule) -> np.ndarray:
 
 
 def _weights(sizes: np.ndarray, num_features: int, rule: Rule) -> np.ndarray | None:
-    """None where one of them is negative or may be."""
+    """Weights of a rule at its sizes; None where one of them is negative or may be."""
     if rule == "midpoint":
         return np.full(len(sizes), num_features / len(sizes))
     if rule == "trapezoid":

@@ -111,6 +111,11 @@ class TestNelbo:
         left_out = 5e-4 * 16 * diffusion.bernstein(score, torch.tensor([2.5e-4], **f64))[0]
         assert abs(found - left_out + score.sum()) < 1e-7  # the midpoint of a short interval
 
+    def test_a_schedule_that_ends_below_one_leaves_that_out(self) -> None:
+        """Of a level curve it leaves out as much of the area as it leaves out of the way."""
+        found = diffusion.nelbo(-torch.ones(3, dtype=torch.float64), lambda time: 0.9995 * time)
+        assert found.item() == pytest.approx(0.9995 * 3, rel=1e-9)
+
     def test_a_schedule_may_have_tensors_on_the_device_of_the_curve(self) -> None:
         curve = torch.tensor([-1.0, -2.0], **f64)
         with other_device():
