@@ -575,3 +575,9 @@ def test_every_run_has_its_own_steps_and_its_own_end() -> None:
         alone = fit.bfgs(start[[run]], ramp, max_steps=200)
         for name in ("parameters", "value", "converged", "num_steps"):
             assert torch.equal(getattr(together, name)[[run]], getattr(alone, name))
+
+
+def test_a_maximum_at_zero_is_one_where_it_starts() -> None:
+    """No length of the point says how far its differences of gradients have to reach."""
+    found = fit.bfgs(torch.zeros(1, 2, dtype=torch.float64), lambda w: -w.square().sum(dim=1))
+    assert found.converged.all() and found.num_steps.tolist() == [0]
