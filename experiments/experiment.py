@@ -222,7 +222,6 @@ def run(
     preset: Preset = "paper",
     *,
     device: Device = "auto",
-    progress: Progress = silent,
     checkpoints: FilePath | None = None,
     **settings: Any,
 ) -> Outcome:
@@ -234,7 +233,6 @@ def run(
         name: of the experiment; ``python -m experiments list`` has them all.
         preset: "paper", or "quick": small settings that take seconds.
         device: "auto" is the GPU where there is one and the experiment uses it.
-        progress: shows what goes on.
         checkpoints: folder for the state of a run that can go on; None keeps none.
         **settings: replace those of the preset.
 
@@ -249,7 +247,7 @@ def run(
     """
     chosen = find(name).preset(preset, **settings)
     folder = None if checkpoints is None else Path(checkpoints)
-    return chosen.run(context_for(chosen, device, progress, folder))
+    return chosen.run(context_for(chosen, device, silent, folder))
 
 
 @checked

@@ -243,12 +243,15 @@ def scaled(begin: fit.Parameters, scale: float) -> dict[str, Tensor]:
     return smaller
 
 
-def bound(p: fit.Parameters, x: Float[Tensor, "N D"], num_draws: int = 20) -> Float[Tensor, " B"]:
-    """The ELBO of every seed's model and encoder, mean over the data and ``num_draws`` z, nats, (B,)."""
+_DRAWS_OF_A_BOUND = 20
+
+
+def bound(p: fit.Parameters, x: Float[Tensor, "N D"]) -> Float[Tensor, " B"]:
+    """The ELBO of every seed's model and encoder, mean over the data and some draws of z, nats, (B,)."""
     generator = seeded(0)
     num_runs, _, latent_dim = p["loadings"].shape
     values = []
-    for _ in range(num_draws):
+    for _ in range(_DRAWS_OF_A_BOUND):
         noise = torch.randn(num_runs, len(x), latent_dim, generator=generator).to(x)
         values.append(objectives.linear_elbo(**p, x=x, noise=noise))
     return torch.stack(values).mean(dim=0)
