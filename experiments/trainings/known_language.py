@@ -1,7 +1,7 @@
 """Networks for a language whose likelihood is known: their training, and what they lack of the source."""
 
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import torch
 from jaxtyping import Float
@@ -16,13 +16,6 @@ from mpt_lml.models.base import ConditionalModel
 from mpt_lml.models.hmm import HMM
 from mpt_lml.verdicts import mean_and_error
 from mpt_score.networks.symbol_bert import SymbolBERT
-
-__all__ = [
-    "FULL",
-    "KnownLanguageNetworks",
-    "KnownLanguageSettings",
-    "train_known_language",
-]
 
 
 class Stratified(masks.UniformSize):
@@ -132,9 +125,6 @@ class KnownLanguageSettings:
         width: of the hidden states.
         num_test: fresh sequences on which source and networks are compared.
         num_orders: of each of them, each with D masks.
-
-    >>> len(FULL.laws) * len(FULL.seeds)
-    15
     """
 
     laws: tuple[str, ...] = tuple(LAWS)
@@ -154,30 +144,6 @@ class KnownLanguageSettings:
             raise ValueError(f"laws must be some of {', '.join(LAWS)}, got {self.laws}.")
 
 
-FULL = KnownLanguageSettings()
-"""Fifteen networks, as in the record ``known-language``."""
-
-
-class KnownLanguageNetworks(NamedTuple):
-    """Networks that :func:`train_known_language` has trained.
-
-    >>> short = KnownLanguageSettings(laws=("uniform",), num_steps=2, batch_size=4, width=8)
-    >>> train_known_language(short).models["uniform"][0].num_features
-    16
-    """
-
-    settings: KnownLanguageSettings
-
-    models: dict[str, list[SymbolBERT]]
-    """Networks of each law, one for each seed."""
-
-    num_steps: int
-    """Steps that were taken: fewer than in ``settings`` where the training was interrupted."""
-
-    losses: Float[Tensor, "L S T"]
-    """Losses of laws, seeds and steps, nats a symbol, where the networks are."""
-
-
 @checked
 def train_known_language(
     settings: KnownLanguageSettings,
@@ -185,27 +151,24 @@ def train_known_language(
     source: HMM | None = None,
     device: torch.device | None = None,
     progress: Progress = silent,
-) -> KnownLanguageNetworks:
+) -> dict[str, list[SymbolBERT]]:
     """Train one network for each law and seed, all of them side by side.
 
-    An interrupt (Ctrl-C, or a notebook's stop button) ends the training early. The networks have what
-    they have learned until then.
-
     Args:
-        settings: such as :data:`FULL`.
+        settings: of networks and training.
         source: the language; None is ``HMM.cyclic()``, the book's.
         device: where the networks are trained; None is the CPU. Draws are the same on every device.
         progress: shows the steps as they pass.
 
     Returns:
-        The networks and their losses, on ``device``.
+        The networks of each law, one for each seed, on ``device``.
 
     Raises:
         FloatingPointError: where a loss is not finite any more.
 
     >>> short = KnownLanguageSettings(laws=("uniform",), num_steps=2, batch_size=4, width=8)
-    >>> train_known_language(short).losses.shape
-    torch.Size([1, 3, 2])
+    >>> train_known_language(short)["uniform"][0].num_features
+    16
     """
     language = HMM.cyclic() if source is None else source
     size = (language.num_values, language.num_features, settings.width)
@@ -216,7 +179,7 @@ def train_known_language(
     # One for each network, in the same order: seeds fastest.
     laws = [LAWS[law] for law in settings.laws for _ in settings.seeds]
     generators = [torch.Generator().manual_seed(s) for _ in settings.laws for s in settings.seeds]
-    training = train_side_by_side(
+    train_side_by_side(
         in_a_row,
         language,
         laws,
@@ -227,5 +190,4 @@ def train_known_language(
         half_precision=settings.half_precision,
         progress=progress,
     )
-    losses = training.losses.T.unflatten(0, (len(settings.laws), len(settings.seeds)))
-    return KnownLanguageNetworks(settings, models, training.num_steps, losses)
+    return models

@@ -2,9 +2,9 @@
 
 import logging
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 from torch.nn import functional
@@ -100,16 +100,6 @@ def _device_of(network: nn.Module) -> torch.device:
     return next(network.parameters()).device
 
 
-class Training(NamedTuple):
-    """Result of :func:`train_side_by_side` besides the trained weights."""
-
-    num_steps: int
-    """Steps that were taken: fewer than were asked for where the training was interrupted."""
-
-    losses: Tensor
-    """Losses of every step and network, nats, (``num_steps``, networks), where the networks are."""
-
-
 @checked
 def train_side_by_side(
     models: Sequence[SymbolBERT],
@@ -122,7 +112,7 @@ def train_side_by_side(
     learning_rate: Positive,
     half_precision: bool = False,
     progress: Progress = silent,
-) -> Training:
+) -> Float[Tensor, "T networks"]:
     """Maximize each network's score of one random mask a sequence, on sequences never seen twice.
 
     With uniform sizes the loss of a network is, up to a constant and the factor D, its gap to the
@@ -131,9 +121,6 @@ def train_side_by_side(
 
     The program does not wait for a card within :data:`STEPS_AT_ONCE` steps, and draws the next of them
     while the card computes.
-
-    An interrupt (Ctrl-C, or a notebook's stop button) ends the training early. The networks have what
-    they have learned until then.
 
     Args:
         models: networks of one kind and on one device, which are trained in place.
@@ -148,7 +135,7 @@ def train_side_by_side(
         progress: shows the steps as they pass.
 
     Returns:
-        The number of steps taken, and the losses.
+        The losses of every step and network, nats, where the networks are.
 
     Raises:
         ValueError: where there is not one law and one generator a network, and for networks on several
@@ -159,8 +146,10 @@ def train_side_by_side(
     >>> bert = SymbolBERT(12, 16, 8, seed=4)
     >>> draws = [torch.Generator().manual_seed(4)]
     >>> few = {"num_steps": 2, "batch_size": 4, "learning_rate": 3e-3}
-    >>> train_side_by_side([bert], HMM.cyclic(), [masks.UniformSize()], generators=draws, **few)[0]
-    2
+    >>> train_side_by_side(
+    ...     [bert], HMM.cyclic(), [masks.UniformSize()], generators=draws, **few
+    ... ).shape
+    torch.Size([2, 1])
     """
     for name, given in (("laws", laws), ("generators", generators)):
         if len(given) != len(models) or not models:
@@ -187,26 +176,20 @@ def train_side_by_side(
         return losses.detach()
 
     losses = torch.full((num_steps, len(models)), torch.nan, device=device)
-    num_taken = 0
-    try:
-        for _ in progress(range(num_steps), "step"):
-            place = num_taken % STEPS_AT_ONCE
-            if place == 0:
-                num_drawn = min(STEPS_AT_ONCE, num_steps - num_taken)
-                x, mask = _draw(source, laws, num_drawn, batch_size, generators, device)
-                if num_taken > 0:
-                    # This waits for the card, which had work to do while we drew.
-                    _require_finite(losses[:num_taken])
-            losses[num_taken] = losses_with_gradient(x[place], mask[place])
-            optimizer.step()
-            schedule.step()
-            num_taken += 1
-    except KeyboardInterrupt:
-        _log.warning("interrupted after %d of %d steps", num_taken, num_steps)
-    losses = losses[:num_taken]
+    for step in progress(range(num_steps), "step"):
+        place = step % STEPS_AT_ONCE
+        if place == 0:
+            num_drawn = min(STEPS_AT_ONCE, num_steps - step)
+            x, mask = _draw(source, laws, num_drawn, batch_size, generators, device)
+            if step > 0:
+                # This waits for the card, which had work to do while we drew.
+                _require_finite(losses[:step])
+        losses[step] = losses_with_gradient(x[place], mask[place])
+        optimizer.step()
+        schedule.step()
     _require_finite(losses)
     together.copy_to([model.network for model in models])
-    return Training(num_taken, losses)
+    return losses
 
 
 def _dtype_of_products(half_precision: bool, device: torch.device) -> torch.dtype:

@@ -21,13 +21,11 @@ from experiments.known_language import KnownLanguage
 from experiments.records import CheckpointMismatchError, as_dict
 from experiments.trainings import known_language
 from experiments.trainings.known_language import (
-    FULL,
     LAWS,
     KnownLanguageSettings,
     Problem,
     train_known_language,
 )
-from experiments.trainings.side_by_side import Training
 from mpt_lml import HMM, masks
 from mpt_lml.recorded import Finding
 from mpt_score.networks.symbol_bert import SymbolBERT
@@ -218,11 +216,11 @@ class Untrained(NamedTuple):
 def untrained(tmp_path, monkeypatch) -> Untrained:
     found = Untrained({}, [], [], tmp_path)
 
-    def train(models, source, laws, *, generators, num_steps, **settings: object) -> Training:
+    def train(models, source, laws, *, generators, num_steps, **settings: object) -> Tensor:
         [law] = set(laws)
         found.laws.append(law)
         found.draws.append([each.initial_seed() for each in generators])
-        return Training(num_steps, torch.zeros(num_steps, len(models)))
+        return torch.zeros(num_steps, len(models))
 
     monkeypatch.setattr(known_language, "train_side_by_side", train)
     outcome = KnownLanguage.preset("quick", seeds=SEEDS).run(RunContext(folder=tmp_path))
@@ -275,20 +273,22 @@ def page() -> dict[str, Any]:
 
 
 def test_the_settings_of_the_experiment_are_those_of_the_record() -> None:
+    settings = KnownLanguageSettings()
     record = KnownLanguage()
     for name in ("seeds", "num_steps", "batch_size", "learning_rate", "half_precision", "width"):
-        assert getattr(FULL, name) == getattr(record, name)
-    assert (FULL.num_test, FULL.num_orders) == (record.num_test, record.num_orders)
-    assert FULL.laws == tuple(LAWS)
+        assert getattr(settings, name) == getattr(record, name)
+    assert (settings.num_test, settings.num_orders) == (record.num_test, record.num_orders)
+    assert settings.laws == tuple(LAWS)
 
 
 def test_the_settings_of_the_page_are_those_of_the_record() -> None:
     """Of its first seed; the record's products are in half precision, which the page leaves out."""
     of_page = page()["Settings"]()
+    of_record = KnownLanguageSettings()
     names = {"rate": "learning_rate", "width": "width", "steps": "num_steps"}
     for of_the_page, of_the_record in (names | {"batch_size": "batch_size"}).items():
-        assert getattr(of_page, of_the_page) == getattr(FULL, of_the_record)
-    assert of_page.law == LAWS["uniform"] and of_page.seed == FULL.seeds[0]
+        assert getattr(of_page, of_the_page) == getattr(of_record, of_the_record)
+    assert of_page.law == LAWS["uniform"] and of_page.seed == of_record.seeds[0]
     package = SymbolBERT(12, 16, of_page.width, seed=4).network
     assert of_page.blocks == len(package.bert.encoder.layer)
 
@@ -312,7 +312,7 @@ def test_the_page_trains_as_the_experiment(law: str, monkeypatch: pytest.MonkeyP
     short = KnownLanguageSettings(
         laws=(law,), seeds=(5,), num_steps=20, half_precision=False, **shared
     )
-    [expected] = train_known_language(short).models[law]
+    [expected] = train_known_language(short)[law]
     problem = Problem(HMM.cyclic(), 5, 1, generator=generator(7))
     with torch.no_grad():
         answers = network(problem.rows, problem.mask).double()

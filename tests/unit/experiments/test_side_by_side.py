@@ -14,7 +14,7 @@ from torch.nn.utils import parameters_to_vector
 
 from experiments.trainings import side_by_side
 from experiments.trainings.known_language import Stratified
-from experiments.trainings.side_by_side import SideBySide, Training, train_side_by_side
+from experiments.trainings.side_by_side import SideBySide, train_side_by_side
 from mpt_lml import HMM, masks, scores
 from mpt_score.networks.symbol_bert import SymbolBERT
 
@@ -213,15 +213,15 @@ def test_a_network_without_a_law_or_a_generator_of_its_own_is_refused(missing: s
         train_side_by_side(models, source, laws, generators=draws, **settings)
 
 
-# -- several laws, blocks of draws, and an early end ---------------------------------------------------
+# -- several laws, and blocks of draws ---------------------------------------------------
 
 SOURCE = HMM.cyclic(num_features=6)
 
 
 def trained(
     laws: list[masks.SizeLaw], seeds: list[int], **settings: object
-) -> tuple[list[SymbolBERT], Training]:
-    """Networks of six symbols and width 8, and what their training says."""
+) -> tuple[list[SymbolBERT], Tensor]:
+    """Networks of six symbols and width 8, and the losses of their training."""
     models = [SymbolBERT(12, 6, 8, seed=seed) for seed in seeds]
     how = {"num_steps": 7, "batch_size": 5, "learning_rate": 1e-2} | settings
     draws = [generator(seed) for seed in seeds]
@@ -243,12 +243,12 @@ def test_steps_are_those_of_a_plain_loop(monkeypatch: pytest.MonkeyPatch) -> Non
     """Of one network, with AdamW's own gradients; seven steps in blocks of three."""
     monkeypatch.setattr(side_by_side, "STEPS_AT_ONCE", 3)
     law = masks.FixedRate(0.4)
-    [model], training = trained([law], [4])
+    [model], losses = trained([law], [4])
     alone = SymbolBERT(12, 6, 8, seed=4)
     optimizer = torch.optim.AdamW(alone.network.parameters(), lr=1e-2)
     cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=7)
     draws = generator(4)
-    losses = []
+    expected = []
     for _ in range(7):
         x = SOURCE.sample(5, generator=draws)
         mask = masks.sample_masks(5, 6, law, generator=draws)
@@ -258,20 +258,19 @@ def test_steps_are_those_of_a_plain_loop(monkeypatch: pytest.MonkeyPatch) -> Non
         loss.backward()
         optimizer.step()
         cycle.step()
-        losses.append(loss.item())
-    assert training.num_steps == 7
-    assert training.losses[:, 0].tolist() == pytest.approx(losses, abs=1e-4)
+        expected.append(loss.item())
+    assert losses[:, 0].tolist() == pytest.approx(expected, abs=1e-4)
     torch.testing.assert_close(answers_of(model), answers_of(alone), atol=1e-3, rtol=0)
 
 
 def test_each_network_follows_its_own_law() -> None:
     """Three laws and two seeds at once, against each law by itself."""
     laws = [masks.FixedSize(2), masks.UniformSize(), Stratified()]
-    together, training = trained([law for law in laws for _ in (1, 2)], [4, 44] * 3)
+    together, losses = trained([law for law in laws for _ in (1, 2)], [4, 44] * 3)
     for number, law in enumerate(laws):
         apart, by_itself = trained([law, law], [4, 44])
         columns = slice(2 * number, 2 * number + 2)
-        torch.testing.assert_close(training.losses[:, columns], by_itself.losses)
+        torch.testing.assert_close(losses[:, columns], by_itself)
         for found, wanted in zip(together[columns], apart, strict=True):
             torch.testing.assert_close(answers_of(found), answers_of(wanted), atol=1e-3, rtol=0)
     assert (answers_of(together[0]) - answers_of(together[2])).abs().max() > 0.01
@@ -289,29 +288,6 @@ def test_sequences_of_generators_in_one_state_are_drawn_once() -> None:
             expected = masks.sample_masks(5, 6, law, generator=own)
             assert torch.equal(mask[step, number], expected)
     assert torch.equal(x[:, 0], x[:, 1]) and not torch.equal(x[1:, 0], x[1:, 2])
-
-
-def test_what_was_learned_until_an_interrupt_is_kept(caplog: pytest.LogCaptureFixture) -> None:
-    """Ctrl-C after four of seven steps; a progress that stops by itself is the same."""
-
-    def stopped(items, label):
-        for number, item in enumerate(items):
-            if number == 4:
-                raise KeyboardInterrupt
-            yield item
-
-    def ended(items, label):
-        yield from list(items)[:4]
-
-    law = masks.UniformSize()
-    [interrupted], training = trained([law], [4], progress=stopped)
-    assert "interrupted after 4 of 7 steps" in caplog.text
-    [early], _ = trained([law], [4], progress=ended)
-    _, whole = trained([law], [4])
-    assert training.num_steps == 4
-    assert torch.equal(training.losses, whole.losses[:4])
-    assert torch.equal(weights_of(interrupted), weights_of(early))
-    assert not torch.equal(weights_of(interrupted), weights_of(SymbolBERT(12, 6, 8, seed=4)))
 
 
 def test_a_loss_without_a_number_is_named_and_changes_nothing() -> None:
@@ -340,7 +316,7 @@ def trained_on_the_cpu() -> tuple[list[Tensor], Tensor]:
 def trained_on(device: torch.device | str) -> tuple[list[Tensor], Tensor]:
     """Weights of two networks after seven steps, and the losses."""
     models = [SymbolBERT(12, 6, 8, seed=seed).to(device) for seed in (4, 44)]
-    training = train_side_by_side(
+    losses = train_side_by_side(
         models,
         SOURCE,
         [masks.UniformSize(), masks.FixedSize(2)],
@@ -349,8 +325,8 @@ def trained_on(device: torch.device | str) -> tuple[list[Tensor], Tensor]:
         batch_size=5,
         learning_rate=1e-2,
     )
-    assert training.losses.device == models[0].device
-    return [weights_of(model).cpu() for model in models], training.losses.cpu()
+    assert losses.device == models[0].device
+    return [weights_of(model).cpu() for model in models], losses.cpu()
 
 
 @pytest.mark.parametrize("steps_at_once", [3, 100])
