@@ -15,9 +15,9 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from experiments import records
-from experiments.records import finding_over
+from experiments.records import as_dict, finding_over
 from mpt_lml import files, masks
-from mpt_lml.recorded import Finding
+from mpt_lml.recorded import Finding, Outcome
 
 
 def test_json_is_readable_and_comes_back(tmp_path: Path) -> None:
@@ -269,3 +269,9 @@ def test_every_flipped_byte_is_seen(tmp_path: Path) -> None:
 def test_a_single_value_has_no_error() -> None:
     assert finding_over(torch.tensor([2.0])) == Finding(2.0, None)
     assert finding_over(torch.tensor([1.0, 3.0])) == Finding(2.0, 1.0)
+
+
+def test_arrays_are_written_with_eight_digits_and_without_nan() -> None:
+    rows = torch.tensor([[1.23456789, -98765.43214], [math.nan, math.inf]], dtype=torch.float64)
+    written = as_dict(Outcome({}, {"rows": rows}))["arrays"]["rows"]
+    assert written == [[1.2345679, -98765.432], [None, None]]
