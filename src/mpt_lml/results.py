@@ -23,7 +23,7 @@ from mpt_lml.checks import (
 )
 from mpt_lml.verdicts import mean_and_error
 
-__all__ = ["Estimate", "MaskCurve"]
+__all__ = ["Estimate", "History", "MaskCurve", "Maxima"]
 
 # The ~ lets NaN pass.
 AnyNumber = Annotated[float, Interval("[-inf,inf]~")]
@@ -237,18 +237,15 @@ class History:
     """History of B training runs side by side (:func:`mpt_lml.fit.maximize`).
 
     ``values`` (E + 1, B): row e belongs to the parameters after e updates. ``parameters`` (B, ...)
-    are those after the last epoch, ``snapshots`` those after the epochs asked for. ``num_epochs`` is E,
-    the steps that were taken.
+    are those after the last epoch, ``snapshots`` those after the epochs asked for.
+
+    >>> History({"lml": torch.zeros(3, 2)}, {}, {}).values["lml"][-1]
+    tensor([0., 0.])
     """
 
     values: dict[str, Tensor]
     parameters: dict[str, Tensor]
     snapshots: dict[int, dict[str, Tensor]]
-
-    @property
-    def num_epochs(self) -> int:
-        """Number of epochs E."""
-        return len(next(iter(self.values.values()))) - 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,6 +255,10 @@ class Maxima:
     ``parameters`` (B, ...); ``value`` (B,), of the objective there, in its unit; ``converged`` (B,),
     whether a run has arrived at a maximum, as far as its precision can tell; ``num_steps`` (B,), the
     steps that it took. Code that needs a maximum calls ``maxima.require_converged()``.
+
+    >>> steps, converged = torch.tensor([3]), torch.tensor([True])
+    >>> Maxima(torch.ones(1, 2), torch.zeros(1), converged, steps).parameters
+    tensor([[1., 1.]])
     """
 
     parameters: Float[Tensor, "B ..."]

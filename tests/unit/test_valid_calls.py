@@ -37,6 +37,8 @@ WITHOUT = {
     "data.DataNotFoundError": "an error",
     "plots.COLORS": "a constant",
     "masks.SizeLaw": "abstract; its methods are called on each law",
+    "results.History": "made by `maximize`",
+    "results.Maxima": "made by `bfgs`",
     "masks.UniformSize": "no argument; its methods are there",
     "gaussian.LowRankPosterior": "made by `of`",
     "score.networks.BERT_BASE": "a constant",
