@@ -57,7 +57,7 @@ def exact_curve(model: ConditionalModel, x: Data) -> MaskCurve:
     mask = masks.subsets(model.num_features, instead="curves.sampled_curve")[1:].to(x.device)
     score_of_mask = scores._mask_score(model.mean_log_conditional(x, mask), mask)
     by_size = scores.mean_by_size(score_of_mask, mask.sum(dim=1), model.num_features)
-    return _exact(by_size[1:])  # no mask has size 0
+    return _curve_by_subsets(by_size[1:])  # no mask has size 0
 
 
 @checked
@@ -95,7 +95,7 @@ def subset_curve(model: TractableModel, x: Data) -> MaskCurve:
             f"{rounding.item():.1g} nats of rounding in their differences. Use exact_curve, or a model "
             "and data in float64."
         )
-    return _exact(score.flip(0))
+    return _curve_by_subsets(score.flip(0))
 
 
 @checked
@@ -110,7 +110,8 @@ def subset_levels(model: TractableModel, x: Data) -> Float[Tensor, " L"]:
     return scores.mean_by_size(log_marginal, observed.sum(dim=1), model.num_features)
 
 
-def _exact(score: Float[Tensor, " D"]) -> MaskCurve:
+def _curve_by_subsets(score: Float[Tensor, " D"]) -> MaskCurve:
+    """The curve of S(x; 1), ..., S(x; D) over all subsets, so without error."""
     sizes = torch.arange(1, len(score) + 1, device=score.device)
     return MaskCurve(sizes, score, torch.zeros_like(score), len(score))
 
