@@ -1,6 +1,5 @@
 """Results as values: a number with its error, a curve, and what ``fit`` leaves of a training."""
 
-import itertools
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -184,15 +183,10 @@ class MaskCurve:
         if (self.standard_error < 0).any():  # NaN is not, and is left out below for the message
             require_number("standard_error", self.standard_error.nan_to_num().min(), "[0,inf]")
         visited: list[int] = self.num_masked.tolist()
-        with_ends = [0, *visited, self.num_features + 1]
-        if any(size >= following for size, following in itertools.pairwise(with_ends)):
+        is_increasing = visited == sorted(set(visited))
+        if not is_increasing or visited[0] < 1 or visited[-1] > self.num_features:
             legal = f"1..{self.num_features}, got {visited}"
             raise ValueError(f"num_masked must increase within {legal}.")
-
-    @property
-    def mask_rate(self) -> Tensor:
-        """M / D, shape (L,)."""
-        return self.num_masked / self.num_features
 
     def area(self) -> Estimate:
         """Area under the curve, sum over M = 1..D of S(x; M): log p(x) by Proposition 1, in nats.

@@ -161,11 +161,6 @@ def test_columns_of_a_table_are_of_one_length() -> None:
             results.as_rows(columns)
 
 
-def test_a_grid_of_rates_is_sizes_over_coordinates() -> None:
-    curve = MaskCurve(torch.tensor([1, 3, 4]), -torch.ones(3), torch.zeros(3), num_features=4)
-    assert curve.mask_rate.tolist() == [0.25, 0.75, 1.0]
-
-
 def test_a_curve_is_exact_unless_masks_were_drawn() -> None:
     one = torch.ones(1)
     assert repr(MaskCurve(one.long(), -one, 0 * one, 1).area()) == "-1.0000 nats (exact)"
