@@ -476,20 +476,16 @@ class ExactMoments(ExactPPCA):
         return average(values)
 
 
-def latents(w: Tensor, noise: float, name: str, dtype: torch.dtype, beyond: bool) -> Point:
-    """p(z | x), Σ, draws and the fit in closed form, each in its own unit."""
+def draws(w: Tensor, noise: float, name: str, dtype: torch.dtype) -> Point:
+    """Σ and draws, each in its own unit."""
     loadings, variance = w.to(dtype), torch.tensor(noise, dtype=dtype)
     size, dim = loadings.shape
-    x = data(loadings, variance, "drawn")
     sigma_largest = float((loadings.to(WIDE) @ loadings.to(WIDE).T).diagonal().max() + noise)
     unit = sigma_largest**0.5
 
     def measured() -> dict[str, Tensor]:
         model = PPCA(loadings, variance)
-        mean, covariance = model.posterior(x)
         return {
-            "posterior mean": mean,
-            "posterior covariance": covariance,
             "covariance": model.covariance.to(WIDE) / sigma_largest,
             "sample": model.sample(9, generator=generator(3)).to(WIDE) / unit,
         }
@@ -497,25 +493,21 @@ def latents(w: Tensor, noise: float, name: str, dtype: torch.dtype, beyond: bool
     def exact() -> dict[str, Numbers]:
         with mpmath.workdps(DIGITS):
             sigma, w = covariance_of(loadings, variance), matrix_of(loadings)
-            gain = w.T * sigma**-1
             again = generator(3)
             z, e = (torch.randn(9, n, generator=again, dtype=dtype) for n in (dim, size))
             draw = matrix_of(z) * w.T + mpmath.sqrt(mpmath.mpf(variance.item())) * matrix_of(e)
             return {
-                "posterior mean": list((gain * matrix_of(x).T).T),
-                "posterior covariance": list(mpmath.eye(dim) - gain * w),
                 "covariance": [v / sigma_largest for v in sigma],
                 "sample": [v / unit for v in draw],
             }
 
     return Point(
         "PPCA",
-        f"K = {dim}, {name}, latents",
+        f"K = {dim}, {name}, draws",
         dtype,
         size,
         measured,
         exact,
-        may_refuse=beyond,
         nats=TOLERANCE[dtype] * growth(w, noise),
     )
 
@@ -652,7 +644,7 @@ def _small(dtype: torch.dtype, full_grid: bool) -> Iterator[Point]:
                 label = f"{name}, 1e{exponent}"
                 yield small(w, 10.0**exponent, placement, label, dtype, out)
                 yield trained(w, 10.0**exponent, placement, label, dtype, out)
-            yield latents(w, 10.0**exponent, f"{name}, 1e{exponent}", dtype, beyond)
+            yield draws(w, 10.0**exponent, f"{name}, 1e{exponent}", dtype)
             if exponent >= LEAST:
                 yield fitted(w, 10.0**exponent, f"{name}, 1e{exponent}", dtype)
 

@@ -91,7 +91,6 @@ def models() -> list[Call]:
     half = torch.full((2, 2), 0.5).double()
     return [
         valid(mpt_lml.PPCA, w, 0.2, w[:, 0]),
-        valid(MODEL.posterior, X),
         valid(
             mpt_lml.PPCA.fit_closed_form,
             MODEL.sample(9, generator=at(3)),

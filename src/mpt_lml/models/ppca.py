@@ -8,7 +8,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mpt_lml.checks import (
-    Data,
     Interval,
     Positive,
     check,
@@ -78,26 +77,6 @@ class PPCA(TractableModel):
         loadings = double(self.loadings)
         noise = double(self.noise_variance) * torch.eye(self.num_features).to(loadings)
         return (loadings @ loadings.T + noise).to(self.loadings)
-
-    @checked
-    def posterior(self, x: Data) -> tuple[Float[Tensor, "N K"], Float[Tensor, "K K"]]:
-        """p(z | x), a normal distribution whose covariance is the same for all x.
-
-        Args:
-            x: data, (N, D).
-
-        Returns:
-            The means, (N, K), and the covariance σ² (Wᵀ W + σ² I)⁻¹, (K, K).
-
-        Raises:
-            ValueError: for data that are not finite, or of another D.
-        """
-        everything = torch.ones_like(self.mean, dtype=torch.bool)[None]
-        given = self._given(everything)
-        latent_mean, _ = given.mean_and_residual(self._centered(x))
-        # The factor is that of σ² Λ, of which the inverse is Λ⁻¹/σ².
-        covariance = given.noise_variance * torch.cholesky_inverse(given.factor[0])
-        return latent_mean[0], covariance.to(x)
 
     def _sample(self, n: int, generator: torch.Generator) -> Tensor:
         latent = draw_normal((n, self.latent_dim), generator=generator, like=self.loadings)
