@@ -10,15 +10,15 @@ with E[z | x_R] = Λ_R⁻¹ W_Rᵀ (x_R − μ_R) / σ²: never a D×D inverse (
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from mpt_lml.checks import check, checked
+from mpt_lml.checks import checked
 from mpt_lml.masks import each_masks_something
-from mpt_lml.numerics import LOG_2PI, double, to_host
+from mpt_lml.numerics import LOG_2PI, double
 
 __all__ = [
     "LowRankPosterior",
@@ -186,20 +186,6 @@ def _cholesky(name: str, matrix: Tensor) -> tuple[Tensor, Tensor]:
         return factor, 0.25 * _EPSILON * condition.max()
 
 
-class _Moments(NamedTuple):
-    """Products of a second moment C = XᵀX/N about the mean with T and T_R of the posterior."""
-
-    square: Tensor  # the diagonal of C
-    cross: Tensor  # T_R C_R:, the only product with D² terms
-    inner: Tensor  # T_R C_RR T_Rᵀ
-
-
-_LOADINGS = Float[Tensor, "... D k"]
-_DATA = Float[Tensor, "N D"]
-_DATA_OF_EACH_SET = Float[Tensor, "... N D"]
-_MOMENT = Float[Tensor, "... D D"]
-
-
 @dataclass(frozen=True, eq=False)
 class LowRankPosterior:
     """The posterior p(z | x_R) for P observed sets at once, from which every conditional of x follows.
@@ -208,8 +194,8 @@ class LowRankPosterior:
     in R. All axes before those named (written ...) are a batch of models, each with its own loadings
     and, where wanted, its own noise variance and sets. Data are given as x − μ, called ``centered``.
 
-    L comes from the Cholesky factorization of W_Rᵀ W_R + σ² I, in double precision, and results are
-    in the ``dtype`` of the loadings. Log-densities are right to 1e-7 nats a coordinate where σ²/‖W‖² is
+    L comes from the Cholesky factorization of W_Rᵀ W_R + σ² I. Everything is computed, and returned, in
+    double precision. Log-densities are right to 1e-7 nats a coordinate where σ²/‖W‖² is
     from 1e-6 to 1e6 and data are up to 10 standard deviations from the model. The condition number of
     that matrix is 1 + ‖W‖²/σ² at most, and with smaller noise errors grow with it: the largest that was
     measured at ‖W‖² = 10¹⁰ σ² is 4e-5 nats. With data further out they grow with the square of the
@@ -218,17 +204,15 @@ class LowRankPosterior:
 
     >>> W, R = torch.ones(3, 1), torch.tensor([[True, True, False]])
     >>> LowRankPosterior.of(W, torch.tensor(1.0), R).variance()[0, 2]  # 1 + 1 / (1 + 2)
-    tensor(1.3333)
+    tensor(1.3333, dtype=torch.float64)
     """
 
     loadings: Float[Tensor, "*B D K"]
-    noise_variance: Float[Tensor, "..."]
+    noise_variance: Float[Tensor, "... 1 1"]
     observed: Float[Tensor, "*#B P D"]  # 1 for what is in R, 0 for what is masked
     factor: Float[Tensor, "*B P K K"]
     whitened: Float[Tensor, "*B P K D"]
     whitened_observed: Float[Tensor, "*B P K D"]
-    smallest_noise: float  # σ² of all models
-    dtype: torch.dtype
 
     @classmethod
     @checked(finite=False)
@@ -252,38 +236,51 @@ class LowRankPosterior:
             TypeError: for tensors that are not floating point, or of two dtypes.
             ValueError: for shapes that do not fit, and for loadings that are too long beside the noise.
         """
-        return cls._of(loadings, noise_variance, observed)
-
-    @classmethod
-    def _of(cls, loadings: Tensor, noise_variance: Tensor, observed: Tensor) -> "LowRankPosterior":
-        dtype = loadings.dtype
         loadings = double(loadings)
         noise_variance = double(noise_variance)
-        smallest_noise = _smallest_noise(loadings, noise_variance)
+        _require_enough_noise(loadings, noise_variance)
+        # With axes for the sets, and for coordinates or data.
+        noise_variance = noise_variance.unsqueeze(-1).unsqueeze(-1)
         weights = observed.double()
-        matrices = _factor(loadings, noise_variance, weights)
-        return cls(loadings, noise_variance, weights, *matrices, smallest_noise, dtype)
+        num_features, latent_dim = loadings.shape[-2:]
+        identity = torch.eye(latent_dim, dtype=loadings.dtype, device=loadings.device)
+        rows = loadings.unsqueeze(-3)
+        if loadings.numel() * latent_dim <= _CACHED_ENTRIES:
+            outer = (loadings.unsqueeze(-1) * loadings.unsqueeze(-2)).flatten(-2)
+            gram = weights @ outer  # all sets in one product
+            gram = gram.reshape(*gram.shape[:-1], latent_dim, latent_dim)
+        else:
+            gram = (weights.unsqueeze(-2) * rows.mT) @ rows
+        matrix = torch.addcmul(gram, noise_variance.unsqueeze(-1), identity)
+        factor = torch.linalg.cholesky_ex(matrix).L
+        if num_features < 8 * latent_dim:
+            # Solved from the right, so that the transpose is contiguous, which products need.
+            whitened = torch.linalg.solve_triangular(factor.mT, rows, upper=True, left=False).mT
+        else:  # one large product, which threads share
+            inverse = torch.linalg.solve_triangular(factor, identity, upper=False)
+            whitened = inverse @ (loadings if loadings.ndim == 2 else rows).mT
+        whitened_observed = weights.unsqueeze(-2) * whitened
+        return cls(loadings, noise_variance, weights, factor, whitened, whitened_observed)
+
+    @property
+    def num_features(self) -> int:
+        """D, the number of coordinates."""
+        return self.loadings.shape[-2]
+
+    @property
+    def data_device(self) -> torch.device:
+        """The device of the loadings, on which data have to be."""
+        return self.loadings.device
 
     def variance(self) -> Float[Tensor, "*B P D"]:
         """Conditional variance of each masked x_j given x_R: σ² (1 + T_jᵀT_j), (..., P, D).
 
         For j in R it is that of a second measurement of x_j.
         """
-        return self._variance().to(self.dtype)
+        noise = self.noise_variance
+        return torch.addcmul(noise, noise, self.whitened.square().sum(dim=-2))
 
-    def mean_and_residual(self, centered: Float[Tensor, "... N D"]) -> tuple[Tensor, Tensor]:
-        """The mean of p(z | x_R) for every datum, or for data of each set, and the residual of x.
-
-        Args:
-            centered: x − μ, (..., N, D).
-
-        Returns:
-            E[z | x_R], (..., P, N, K), and x − μ − W E[z | x_R], (..., P, N, D).
-        """
-        wide = self._wide("centered", centered, _DATA_OF_EACH_SET)
-        latent_mean, residual = self._mean_and_residual(wide)
-        return latent_mean.to(self.dtype), residual.to(self.dtype)
-
+    @checked(finite=False)
     def log_conditional(
         self, centered: Float[Tensor, "... N D"], *, out: Tensor | None = None
     ) -> Float[Tensor, "*B P N D"]:
@@ -296,18 +293,15 @@ class LowRankPosterior:
         Returns:
             Nats, (..., P, N, D); 0 where j is in R.
         """
-        wide = self._wide("centered", centered, _DATA_OF_EACH_SET)
-        require_near(largest_deviation(wide), self.smallest_noise)
-        # W E[z | x_R] is Tᵀ T_R x. What follows are four passes over (..., P, N, D).
-        explained = wide @ self.whitened_observed.mT @ self.whitened
-        square = explained.sub_(wide).square_()
-        variance = self._variance()
+        require_near(centered, self.noise_variance)
+        square = self.squared_residual(centered)
+        variance = self.variance()
         is_observed = self.observed > 0
         constant = (-0.5 * (LOG_2PI + variance.log())).masked_fill(is_observed, 0.0)
         weight = (-0.5 / variance).masked_fill(is_observed, 0.0)
-        values = torch.addcmul(constant[..., None, :], square, weight[..., None, :], out=out)
-        return values.to(self.dtype)
+        return torch.addcmul(constant.unsqueeze(-2), square, weight.unsqueeze(-2), out=out)
 
+    @checked(finite=False)
     def mean_log_conditional(self, moment: Float[Tensor, "*#B D D"]) -> Float[Tensor, "*B P D"]:
         """Mean over data of log p(x_j | x_R), from their second moment; entries of R are not set to 0.
 
@@ -320,13 +314,13 @@ class LowRankPosterior:
         Returns:
             Nats, (..., P, D).
         """
-        wide = self._wide("moment", moment, _MOMENT)
-        square, cross, inner = self._moments(wide)
+        square, cross, inner = self._whitened_moment(moment)
         explained = self.whitened * (inner @ self.whitened - 2.0 * cross)
         residual_square = square + explained.sum(dim=-2)
-        variance = self._variance()
-        return (-0.5 * (LOG_2PI + variance.log() + residual_square / variance)).to(self.dtype)
+        variance = self.variance()
+        return -0.5 * (LOG_2PI + variance.log() + residual_square / variance)
 
+    @checked(finite=False)
     def log_marginal(self, centered: Float[Tensor, "N D"]) -> Float[Tensor, "*B P N"]:
         """Log-density of x_R, of every datum; 0 where R is empty.
 
@@ -336,10 +330,10 @@ class LowRankPosterior:
         Returns:
             Nats, (..., P, N).
         """
-        wide = self._wide("centered", centered, _DATA)
-        require_near(largest_deviation(wide), self.smallest_noise)
-        return (self.log_constant()[..., None] - 0.5 * self._quadratic(wide)).to(self.dtype)
+        require_near(centered, self.noise_variance)
+        return self.log_constant().unsqueeze(-1) - 0.5 * self.quadratic(centered)
 
+    @checked(finite=False)
     def mean_log_marginal(self, moment: Float[Tensor, "*#B D D"]) -> Float[Tensor, "*B P"]:
         """Mean over data of :meth:`log_marginal`, from their second moment.
 
@@ -349,12 +343,29 @@ class LowRankPosterior:
         Returns:
             Nats, (..., P).
         """
-        wide = self._wide("moment", moment, _MOMENT)
-        square, _, inner = self._moments(wide)
+        square, _, inner = self._whitened_moment(moment)
         explained = inner.diagonal(dim1=-2, dim2=-1).sum(dim=-1)
         difference = (self.observed * square).sum(dim=-1) - explained
-        quadratic = difference / _with_axes(self.noise_variance, 1)
-        return (self.log_constant() - 0.5 * quadratic).to(self.dtype)
+        quadratic = difference / self.noise_variance.squeeze(-1)
+        return self.log_constant() - 0.5 * quadratic
+
+    # -- parts of densities, for models: arguments are checked before they come here -----------------
+
+    def squared_residual(self, centered: Float[Tensor, "... N D"]) -> Float[Tensor, "*B P N D"]:
+        """(x_j − E[x_j | x_R])² of every datum, or of data of each set.
+
+        For j in R the mean is that of a second measurement of x_j.
+
+        Args:
+            centered: x − μ, (..., N, D).
+
+        Returns:
+            In the square of the data's unit, (..., P, N, D).
+        """
+        centered = centered.double()
+        # W E[z | x_R] is Tᵀ T_R x.
+        explained = centered @ self.whitened_observed.mT @ self.whitened
+        return explained.sub_(centered).square_()
 
     def quadratic(self, centered: Float[Tensor, "N D"]) -> Float[Tensor, "*B P N"]:
         """Quadratic form x_Rᵀ (W_R W_Rᵀ + σ² I)⁻¹ x_R of every datum.
@@ -365,53 +376,35 @@ class LowRankPosterior:
         Returns:
             No unit, (..., P, N).
         """
-        return self._quadratic(self._wide("centered", centered, _DATA)).to(self.dtype)
+        centered = centered.double()
+        total = self.observed @ centered.square().mT
+        explained = (centered @ self.whitened_observed.mT).square().sum(dim=-1)
+        return (total - explained) / self.noise_variance
 
-    def log_constant(self) -> Tensor:
-        """Log-density of x_R at its mean, nats, (..., P), in double precision."""
+    def log_constant(self) -> Float[Tensor, "*B P"]:
+        """Log-density of x_R at its mean, nats, (..., P)."""
         log_det = 2.0 * self.factor.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1)
         size = self.observed.sum(dim=-1)
         latent_dim = self.loadings.shape[-1]
-        log_noise = self.noise_variance[..., None].log()
+        log_noise = self.noise_variance.squeeze(-1).log()
         return -0.5 * (size * LOG_2PI + log_det + (size - latent_dim) * log_noise)
 
-    def _wide(self, name: str, value: Tensor, annotation: object) -> Tensor:
-        """Check ``value``, which may be wider than the loadings were, and make it double precision."""
-        # For the check only, which refuses two dtypes: loadings as the caller gave them.
-        is_wide = getattr(value, "dtype", None) == torch.float64
-        loadings = self.loadings if is_wide else self.loadings.to(self.dtype)
-        check(("loadings", loadings, _LOADINGS), (name, value, annotation), finite=False)
-        return double(value)
-
-    def _mean_and_residual(self, centered: Tensor) -> tuple[Tensor, Tensor]:
-        half = centered @ self.whitened_observed.mT
-        latent_mean = torch.linalg.solve_triangular(self.factor, half, upper=False, left=False)
-        return latent_mean, centered - latent_mean @ self.loadings.unsqueeze(-3).mT
-
-    def _variance(self) -> Tensor:
-        noise = _with_axes(self.noise_variance, 2)
-        return torch.addcmul(noise, noise, self.whitened.square().sum(dim=-2))
-
-    def _quadratic(self, centered: Tensor) -> Tensor:
-        """Quadratic form x_Rᵀ Σ_RR⁻¹ x_R, (..., P, N)."""
-        total = self.observed @ centered.square().mT
-        explained = (centered @ self.whitened_observed.mT).square().sum(dim=-1)
-        return (total - explained) / self.noise_variance[..., None, None]
-
-    def _moments(self, moment: Tensor) -> _Moments:
-        largest_square = moment.detach().diagonal(dim1=-2, dim2=-1).max()
-        require_near(largest_square.sqrt().item(), self.smallest_noise)
+    def _whitened_moment(self, moment: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The diagonal of a second moment C, T_R C, the only product with D² terms, and T_R C T_Rᵀ."""
+        moment = moment.double()
+        square = moment.diagonal(dim1=-2, dim2=-1)
+        require_near(square.detach().max().sqrt(), self.noise_variance)
         rows = self.whitened_observed.flatten(-3, -2)  # of all sets: one product
-        cross = (rows @ moment).reshape(*rows.shape[:-2], *self.whitened_observed.shape[-3:])
-        square = moment.diagonal(dim1=-2, dim2=-1).unsqueeze(-2)
-        return _Moments(square, cross, cross @ self.whitened_observed.mT)
+        cross = (rows @ moment).unflatten(-2, self.whitened_observed.shape[-3:-1])
+        return square.unsqueeze(-2), cross, cross @ self.whitened_observed.mT
 
 
-def _smallest_noise(loadings: Tensor, noise_variance: Tensor) -> float:
-    """Check σ² of every model beside its ‖W‖², and return the smallest."""
+def _require_enough_noise(loadings: Tensor, noise_variance: Tensor) -> None:
+    """Check σ² of every model: above 0, and not too small beside its ‖W‖²."""
     signal = loadings.detach().square().sum(dim=(-2, -1))
     noise = noise_variance.detach()
-    ratio, smallest = to_host((signal / noise).max(), noise.min())
+    ratio = (signal / noise).max().item()
+    smallest = noise.min().item()
     if smallest <= 0.0:
         raise ValueError(f"noise_variance must be > 0, got {smallest:.4g}.")
     if ratio > MAX_SIGNAL_TO_NOISE:  # NaN is not: a training that diverges names the epoch
@@ -419,64 +412,27 @@ def _smallest_noise(loadings: Tensor, noise_variance: Tensor) -> float:
             f"noise_variance is so small that ‖W‖² is {ratio:.3g} times as large, more than "
             f"{MAX_SIGNAL_TO_NOISE:.0e}: rounding would be seen. Use larger noise, or smaller loadings."
         )
-    return smallest
 
 
-def largest_deviation(centered: Tensor) -> float:
-    """The largest |x_j − μ_j|, in one pass over memory."""
-    return max(map(abs, to_host(*centered.detach().aminmax())))
-
-
-def require_near(deviation: float, noise_variance: float) -> None:
+def require_near(deviation: Tensor, noise_variance: Tensor) -> None:
     """Refuse data that are so far from the mean that rounding would be seen.
 
     Args:
-        deviation: the largest |x_j − μ_j|.
-        noise_variance: σ².
+        deviation: x − μ, or standard deviations, of any shape.
+        noise_variance: σ², of any shape; the smallest counts.
 
     Raises:
-        ValueError: where it is more than ``MAX_DEVIATION`` σ.
+        ValueError: where an entry is more than ``MAX_DEVIATION`` σ from 0.
     """
-    distance = deviation / math.sqrt(noise_variance)
+    lowest, highest = deviation.detach().aminmax()  # in one pass over memory
+    largest = max(-lowest.item(), highest.item())
+    distance = largest / math.sqrt(noise_variance.min().item())
     if distance > MAX_DEVIATION:
         raise ValueError(
-            f"the data (x, centered or moment) are up to {deviation:.3g} from the mean, {distance:.3g} "
+            f"the data (x, centered or moment) are up to {largest:.3g} from the mean, {distance:.3g} "
             f"standard deviations of the noise and more than {MAX_DEVIATION:.0e}: rounding would be "
             "seen. Use data nearer to the model, or larger noise."
         )
-
-
-def _factor(
-    loadings: Tensor, noise_variance: Tensor, observed: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """L, T and T_R of a :class:`LowRankPosterior`."""
-    num_features, latent_dim = loadings.shape[-2:]
-    identity = torch.eye(latent_dim, dtype=loadings.dtype, device=loadings.device)
-    rows = loadings.unsqueeze(-3)
-    if loadings.numel() * latent_dim <= _CACHED_ENTRIES:
-        outer = (loadings.unsqueeze(-1) * loadings.unsqueeze(-2)).flatten(-2)
-        gram = observed @ outer  # all masks in one product
-        gram = gram.reshape(*gram.shape[:-1], latent_dim, latent_dim)
-    else:
-        gram = (observed[..., None, :] * rows.mT) @ rows
-    noise = _with_axes(noise_variance, 3)
-    factor = torch.linalg.cholesky_ex(torch.addcmul(gram, noise, identity)).L
-    if num_features < 8 * latent_dim:
-        whitened = _whiten(factor, rows)
-    else:  # one large product, which threads share
-        inverse = torch.linalg.solve_triangular(factor, identity, upper=False)
-        whitened = inverse @ (loadings if loadings.ndim == 2 else rows).mT
-    return factor, whitened, observed.unsqueeze(-2) * whitened
-
-
-def _with_axes(values: Tensor, count: int) -> Tensor:
-    """Append ``count`` axes of size 1 to ``values``, unless that is one number."""
-    return values.reshape(*values.shape, *[1] * count) if values.ndim else values
-
-
-def _whiten(factor: Tensor, rows: Tensor) -> Tensor:
-    """L⁻¹ Wᵀ, solved from the right so that its transpose is contiguous, which products with it need."""
-    return torch.linalg.solve_triangular(factor.mT, rows, upper=True, left=False).mT
 
 
 def _require_little_rounding(nats: Tensor, dtype: torch.dtype, covariance: str) -> None:

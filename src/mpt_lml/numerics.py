@@ -52,14 +52,6 @@ def log_sum(terms: Tensor, dim: int) -> Tensor:
     return shares.sum(dim=dim).log() + largest.squeeze(dim)
 
 
-def to_host(*numbers: Tensor) -> list[float]:
-    """Tensors of one number each as floats; from another device in one copy."""
-    if all(number.device.type == "cpu" for number in numbers):
-        return [number.item() for number in numbers]
-    device = next(number.device for number in numbers if number.device.type != "cpu")
-    return torch.stack([number.to(device) for number in numbers]).tolist()
-
-
 def log_normal(residual: Tensor, variance: Tensor) -> Tensor:
     """Log-density of ``residual`` under N(0, ``variance``), elementwise, in nats."""
     constant = -0.5 * (LOG_2PI + variance.log())

@@ -392,7 +392,7 @@ def gaussian_calls() -> list[Call]:
         valid(gaussian.divergence, sigma, sigma),
         valid(gaussian.LowRankPosterior.of, MODEL.loadings, MODEL.noise_variance, HIDDEN),
     ]
-    for name in ("mean_and_residual", "log_conditional", "log_marginal"):
+    for name in ("log_conditional", "log_marginal"):
         calls.append(valid(getattr(of, name), X))
     for name in ("mean_log_conditional", "mean_log_marginal"):
         calls.append(valid(getattr(of, name), moment))

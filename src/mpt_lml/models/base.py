@@ -85,7 +85,7 @@ class ConditionalModel(ABC):
         """
         # By hand: ``Data`` has no letters, so that @checked cannot compare B of x and of mask.
         require_pairs(x, mask)
-        return _zero_outside(self._in_batches(self._log_each, x, mask), mask)
+        return self._in_batches(self._log_each, x, mask).where(mask, 0.0)
 
     @checked
     def log_values(self, x: Data, mask: MaskOfEachDatum) -> Float[Tensor, "B D V"]:
@@ -117,7 +117,7 @@ class ConditionalModel(ABC):
         Returns:
             Nats, (P, N, D); 0 where not masked.
         """
-        return self._log_conditional_or_zero(x, mask)
+        return self._masked_log_conditional(x, mask)
 
     @checked
     def mean_log_conditional(self, x: Data, mask: Masks) -> Float[Tensor, "P D"]:
@@ -130,7 +130,7 @@ class ConditionalModel(ABC):
         Returns:
             Nats, (P, D); 0 where not masked.
         """
-        return _zero_outside(self._mean_log_conditional(x, mask), mask)
+        return self._mean_log_conditional(x, mask).where(mask, 0.0)
 
     def require_data(self, x: Tensor) -> None:
         """Check that the model can have made the data ``x``: (N, D), finite."""
@@ -154,22 +154,22 @@ class ConditionalModel(ABC):
         log_probabilities = []
         for v in range(self.num_values):
             values = self._log_each(x.masked_fill(mask, v), mask)
-            log_probabilities.append(_zero_outside(values, mask))
+            log_probabilities.append(values.where(mask, 0.0))
         return torch.stack(log_probabilities, dim=-1)
 
     def _log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
         """x (N, D) and mask (P, D) -> (P, N, D)."""
         return self._every_pair(self._log_each, x, mask)
 
-    def _log_conditional_or_zero(self, x: Tensor, mask: Tensor) -> Tensor:
+    def _masked_log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
         """``_log_conditional``, and 0 where not masked; overridden by models that write both at once."""
-        return _zero_outside(self._log_conditional(x, mask), mask[:, None])
+        return self._log_conditional(x, mask).where(mask[:, None], 0.0)
 
     def _mean_log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
         """x (N, D) and mask (P, D) -> (P, D)."""
         means = []
         for rows in chunks(len(mask), _BYTES_OF_A_COORDINATE * len(x) * self.num_features):
-            values = self._log_conditional_or_zero(x, mask[rows])
+            values = self._masked_log_conditional(x, mask[rows])
             means.append(values.mean(dim=1))
         return torch.cat(means)
 
@@ -208,11 +208,6 @@ def require_values(x: Tensor, sizes: Sequence[int]) -> None:
         column = int(bad.nonzero()[0, 1])
         legal = f"0..{sizes[column] - 1} in column {column}"
         require_entries("x", x, bad, legal, "Values are counted from 0.")
-
-
-def _zero_outside(values: Tensor, mask: Tensor) -> Tensor:
-    """``values``, and 0 where ``mask`` is False, whatever stands there."""
-    return values.where(mask, 0.0)
 
 
 class TractableModel(ConditionalModel):
@@ -263,7 +258,7 @@ class TractableModel(ConditionalModel):
         for rows in chunks(len(observed), bytes_of_a_subset):
             values.append(self._log_subset_marginal(x, observed[rows]))
         is_nonempty = observed.any(dim=1, keepdim=True)
-        return _zero_outside(torch.cat(values), is_nonempty)
+        return torch.cat(values).where(is_nonempty, 0.0)
 
     @checked
     def mean_log_subset_marginal(

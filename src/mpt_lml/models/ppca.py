@@ -1,6 +1,5 @@
 """Probabilistic principal component analysis: every marginal and conditional in closed form."""
 
-from collections.abc import Iterator
 from typing import Annotated, final
 
 import torch
@@ -15,7 +14,7 @@ from mpt_lml.checks import (
     require_count,
     require_one_dtype,
 )
-from mpt_lml.gaussian import LowRankPosterior, largest_deviation, require_near
+from mpt_lml.gaussian import LowRankPosterior, require_near
 from mpt_lml.models.base import TractableModel
 from mpt_lml.numerics import chunks, double, draw_normal
 
@@ -70,6 +69,8 @@ class PPCA(TractableModel):
         # Four arrays of D × K in double precision for each pair.
         bytes_of_a_pair = max(1, 4 * 8 * loadings.numel())  # K may be 0
         self._pairs_at_once = max(1, CACHE_BYTES // bytes_of_a_pair)
+        # T, T_R and T_R C (see gaussian.LowRankPosterior), the rows they are made of, six vectors.
+        self._bytes_of_a_set = 8 * self.num_features * (4 * self.latent_dim + 6)
 
     @property
     def covariance(self) -> Float[Tensor, "D D"]:
@@ -146,54 +147,52 @@ class PPCA(TractableModel):
         if x.dtype != self.loadings.dtype:
             require_one_dtype(loadings=self.loadings, x=x)
 
-    def _given(self, observed: Tensor) -> LowRankPosterior:
+    def _posterior(self, observed: Tensor) -> LowRankPosterior:
         """p(z | x_R) for every row R of ``observed``."""
-        return LowRankPosterior._of(self.loadings, self.noise_variance, observed)
+        return LowRankPosterior.of(self.loadings, self.noise_variance, observed)
 
     def _log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
-        return self._given(observed).log_marginal(self._centered(x))
+        return self._posterior(observed).log_marginal(self._centered(x)).to(x)
 
-    def _log_conditional_or_zero(self, x: Tensor, mask: Tensor) -> Tensor:
+    def _masked_log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
         centered = self._centered(x)
-        parameters = (centered, self.loadings, self.noise_variance)
-        if torch.is_grad_enabled() and any(value.requires_grad for value in parameters):
-            return self._given(~mask).log_conditional(centered)
+        of_parameters = self.loadings.requires_grad or self.noise_variance.requires_grad
+        if centered.requires_grad or (of_parameters and torch.is_grad_enabled()):
+            return self._posterior(~mask).log_conditional(centered).to(x)
         values = x.new_empty(len(mask), *x.shape)
         for rows in chunks(len(mask), 8 * x.numel(), 2 * CACHE_BYTES):
-            self._given(~mask[rows]).log_conditional(centered, out=values[rows])
+            self._posterior(~mask[rows]).log_conditional(centered, out=values[rows])
         return values
 
     def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
         # A mask of its own for each datum: sets of one datum, so that masks remain the batch axis.
-        return self._given(~mask).log_conditional(self._centered(x).unsqueeze(1)).squeeze(1)
+        centered = self._centered(x).unsqueeze(1)
+        return self._posterior(~mask).log_conditional(centered).squeeze(1).to(x)
 
     # Log-densities are linear in the squares and products of the data, and so are their means over
     # data, which enter through their second moment: O(D² K) a set, whatever N.
 
     def _mean_log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
-        moment = self._moment(x)
+        moment = self._second_moment(x)
         means = []
-        for rows in self._sets_at_once(len(observed)):
-            means.append(self._given(observed[rows]).mean_log_marginal(moment))
+        for rows in chunks(len(observed), self._bytes_of_a_set, 2 * CACHE_BYTES):
+            means.append(self._posterior(observed[rows]).mean_log_marginal(moment))
         return torch.cat(means).to(x)
 
     def _mean_log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
-        moment = self._moment(x)
+        moment = self._second_moment(x)
         means = []
-        for rows in self._sets_at_once(len(mask)):
-            means.append(self._given(~mask[rows]).mean_log_conditional(moment))
+        for rows in chunks(len(mask), self._bytes_of_a_set, 2 * CACHE_BYTES):
+            means.append(self._posterior(~mask[rows]).mean_log_conditional(moment))
         return torch.cat(means).to(x)
 
     def _centered(self, x: Tensor) -> Tensor:
-        return double(x) - double(self.mean)
+        """x − μ in double precision."""
+        return double(x) - self.mean
 
-    def _moment(self, x: Tensor) -> Tensor:
+    def _second_moment(self, x: Tensor) -> Tensor:
+        """Mean of (x − μ)(x − μ)ᵀ over the data, (D, D)."""
         centered = self._centered(x)
         # The mean square of many data does not show that one of them is far out.
-        require_near(largest_deviation(centered), self.noise_variance.item())
+        require_near(centered, self.noise_variance)
         return centered.T @ centered / len(x)
-
-    def _sets_at_once(self, num_sets: int) -> Iterator[slice]:
-        # T, T_R and T_R C (see gaussian.LowRankPosterior), the rows they are made of, six vectors.
-        bytes_of_a_set = 8 * self.num_features * (4 * self.latent_dim + 6)
-        return chunks(num_sets, bytes_of_a_set, 2 * CACHE_BYTES)

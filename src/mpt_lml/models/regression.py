@@ -79,7 +79,7 @@ class ConjugateRegression(TractableModel):
         """The Gaussian of y in units of the noise."""
         scaled = self.prior_scale * double(self.inputs)
         try:
-            return LowRankPosterior._of(scaled, scaled.new_tensor(1.0), observed)
+            return LowRankPosterior.of(scaled, scaled.new_tensor(1.0), observed)
         except ValueError as reason:
             raise ValueError(
                 f"inputs times prior_scale are up to {scaled.detach().abs().max().item():.3g}: beside a "
@@ -101,22 +101,21 @@ class ConjugateRegression(TractableModel):
         return scaled
 
     def _log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
-        given = self._posterior(observed)
+        posterior = self._posterior(observed)
         half_size = 0.5 * observed.sum(dim=1)[:, None].double()
         prior_shape = torch.full_like(half_size, self.shape)
         constant = log_gamma_ratio(prior_shape, half_size) - half_size * math.log(self.rate)
-        square = 0.5 * given.quadratic(self._scaled(x))
-        log_constant = constant + given.log_constant()[:, None]
+        square = 0.5 * posterior.quadratic(self._scaled(x))
+        log_constant = constant + posterior.log_constant()[:, None]
         return (log_constant - (self.shape + half_size) * square.log1p()).to(x)
 
     def _log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
-        given = self._posterior(~mask)
+        posterior = self._posterior(~mask)
         y = self._scaled(x)
         # The update of InverseGamma(a, b) by y_R; b and variances are in units of the b before it.
         a = self.shape + 0.5 * (~mask).sum(dim=1)[:, None, None].double()
-        b = 1.0 + 0.5 * given.quadratic(y)[:, :, None]
-        variance = b * given.variance()[:, None, :]
-        _, residual = given.mean_and_residual(y)
-        square = 0.5 * residual.square() / variance
+        b = 1.0 + 0.5 * posterior.quadratic(y)[:, :, None]
+        variance = b * posterior.variance()[:, None, :]
+        square = 0.5 * posterior.squared_residual(y) / variance
         constant = log_gamma_ratio(a, 0.5) - 0.5 * (LOG_2PI + math.log(self.rate))
         return (constant - 0.5 * variance.log() - (a + 0.5) * square.log1p()).to(x)

@@ -17,6 +17,8 @@ _NoiseVariance = Float[Tensor, "..."]
 _Moment = Float[Tensor, "*#B D D"]
 _MasksOfEachRun = Annotated[Bool[Tensor, "*#B P D"], each_masks_something]
 
+_WANTED = "must be a second moment XᵀX/N, symmetric without negative eigenvalues"
+
 
 @checked
 def second_moment(x: Float[Tensor, "N D"]) -> Float[Tensor, "D D"]:
@@ -63,8 +65,8 @@ def log_marginal(
     """
     require_second_moment("moment", moment)
     everything = torch.ones(1, loadings.shape[-2], dtype=torch.bool, device=loadings.device)
-    posterior = LowRankPosterior._of(loadings, noise_variance, everything)
-    return posterior.mean_log_marginal(moment)[..., 0]
+    posterior = LowRankPosterior.of(loadings, noise_variance, everything)
+    return posterior.mean_log_marginal(moment)[..., 0].to(loadings)
 
 
 @checked(finite=False)
@@ -91,12 +93,15 @@ def mask_scores(
     tensor([-1.4189, -1.4189])
     """
     require_symmetric_moment("moment", moment)
-    return _scores_of(LowRankPosterior._of(loadings, noise_variance, ~mask), moment, mask)
+    return _mask_scores(loadings, noise_variance, moment, mask)
 
 
-def _scores_of(posterior: LowRankPosterior, moment: Tensor, mask: Tensor) -> Float[Tensor, "*B P"]:
-    """Score the masks whose complements ``posterior`` observes."""
-    values = posterior.mean_log_conditional(moment)
+def _mask_scores(
+    loadings: Tensor, noise_variance: Tensor, moment: Tensor, mask: Tensor
+) -> Float[Tensor, "*B P"]:
+    """:func:`mask_scores` of a moment that has been checked, which takes a pass over its D² entries."""
+    posterior = LowRankPosterior.of(loadings, noise_variance, ~mask)
+    values = posterior.mean_log_conditional(moment).to(loadings)
     return scores._mask_score(values, mask.expand_as(values))
 
 
@@ -122,8 +127,8 @@ def sampled(
     tensor(-2.8379)
     """
     require_second_moment("moment", moment)
-    posterior = LowRankPosterior._of(loadings, noise_variance, ~mask)
-    return loadings.shape[-2] * _scores_of(posterior, moment, mask).mean(dim=-1)
+    values = _mask_scores(loadings, noise_variance, moment, mask)
+    return loadings.shape[-2] * values.mean(dim=-1)
 
 
 @checked(finite=False)
@@ -156,7 +161,7 @@ def exact(
     is_possible = weights > 0
     mask = mask[is_possible].to(loadings.device)
     weights = weights[is_possible].to(loadings)
-    values = mask_scores(loadings, noise_variance, moment, mask)
+    values = _mask_scores(loadings, noise_variance, moment, mask)
     return num_features * (values * weights).sum(dim=-1)
 
 
@@ -182,7 +187,7 @@ def curve(
     """
     require_second_moment("moment", moment)
     mask = masks.subsets(loadings.shape[-2], instead="objectives.sampled")[1:].to(loadings.device)
-    values = mask_scores(loadings, noise_variance, moment, mask).movedim(-1, 0)
+    values = _mask_scores(loadings, noise_variance, moment, mask).movedim(-1, 0)
     return scores.mean_by_size(values, mask.sum(dim=1), mask.shape[1])[1:].movedim(0, -1)
 
 
@@ -199,8 +204,9 @@ def require_second_moment(name: str, moment: Tensor) -> None:
     least_pivot = torch.finfo(moment.dtype).tiny  # where all data are 0
     shifted = moment + (1e-6 * trace + least_pivot) * identity
     if torch.linalg.cholesky_ex(shifted).info.any():  # far cheaper than eigenvalues, if D is large
+        least = torch.linalg.eigvalsh(moment).min()
         raise ValueError(
-            f"{_second_moment(name)} has the eigenvalue {torch.linalg.eigvalsh(moment).min():.4g}. "
+            f"{name} {_WANTED}, but {name} has the eigenvalue {least:.4g}. "
             "objectives.second_moment(x) makes one."
         )
 
@@ -211,15 +217,10 @@ def require_symmetric_moment(name: str, moment: Tensor) -> None:
     skew = (moment - moment.mT).abs()
     if (skew > 1e-6 * _trace(moment).abs()).any():
         raise ValueError(
-            f"{_second_moment(name)} and its transpose differ by {skew.max():.4g}. "
+            f"{name} {_WANTED}, but {name} and its transpose differ by {skew.max():.4g}. "
             "objectives.second_moment(x) makes one."
         )
 
 
 def _trace(moment: Tensor) -> Tensor:
     return moment.diagonal(dim1=-2, dim2=-1).sum(dim=-1)[..., None, None]
-
-
-def _second_moment(name: str) -> str:
-    wanted = f"{name} must be a second moment XᵀX/N, symmetric without negative eigenvalues"
-    return f"{wanted}, but {name}"

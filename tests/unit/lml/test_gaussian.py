@@ -384,3 +384,12 @@ def test_a_dense_conditional_is_a_ratio_of_densities() -> None:
     rest = gaussian.log_density(x[:, ~mask], mean[~mask], covariance[~mask][:, ~mask])
     ratio = gaussian.log_density(x, mean, covariance) - rest
     torch.testing.assert_close(conditional, ratio, atol=EXACT, rtol=0)
+
+
+@pytest.mark.bad_input
+@pytest.mark.parametrize("name", ["log_conditional", "log_marginal"])
+def test_data_of_another_size_than_the_loadings(name: str) -> None:
+    loadings = random_ppca(5, 2).loadings
+    posterior = gaussian.LowRankPosterior.of(loadings, loadings.new_tensor(0.3), masks.subsets(5))
+    with pytest.raises(ValueError, match=r"centered must have shape \(.*N, 5\), got \(3, 4\)"):
+        getattr(posterior, name)(torch.zeros(3, 4, dtype=torch.float64))

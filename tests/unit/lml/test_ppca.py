@@ -174,8 +174,8 @@ def test_conditionals_are_written_where_they_are_wanted(dtype: torch.dtype) -> N
     model = random_ppca(6, 2, seed=1)
     loadings = model.loadings.to(dtype)
     x = torch.randn(4, 6, generator=generator(1), dtype=dtype)
-    given = gaussian.LowRankPosterior.of(loadings, loadings.new_tensor(0.3), masks.subsets(6))
-    expected = given.log_conditional(x)
+    posterior = gaussian.LowRankPosterior.of(loadings, loadings.new_tensor(0.3), masks.subsets(6))
+    expected = posterior.log_conditional(x).to(dtype)
     output = torch.full_like(expected, math.nan)
-    assert given.log_conditional(x, out=output) is output
+    assert posterior.log_conditional(x, out=output) is output
     torch.testing.assert_close(output, expected, atol=0, rtol=2 * torch.finfo(dtype).eps)
