@@ -100,7 +100,17 @@ def subset_curve(model: TractableModel, x: Data) -> MaskCurve:
 
 @checked
 def subset_levels(model: TractableModel, x: Data) -> Float[Tensor, " L"]:
-    """ℓ_0, ..., ℓ_D: mean of log p(x_R) over the sets R of each size and the data, nats, (D + 1,).
+    """ℓ_0, ..., ℓ_D: mean of log p(x_R) over the sets R of each size and over the data.
+
+    Args:
+        model: of D ≤ 18 coordinates.
+        x: data, (N, D).
+
+    Returns:
+        Nats, (D + 1,).
+
+    Raises:
+        ValueError: for D > 18.
 
     >>> subset_levels(HMM.cyclic(num_features=3), torch.zeros(1, 3).long()).shape
     torch.Size([4])

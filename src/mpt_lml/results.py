@@ -211,7 +211,11 @@ class MaskCurve:
         They are log p(x) − ℓ_{D−M}, with ℓ_r the mean of log p(x_R) over the sets R of size r, see
         :func:`mpt_lml.curves.subset_levels`.
 
-        Raises ``ValueError`` on a grid with missing sizes.
+        Returns:
+            Nats, (D,).
+
+        Raises:
+            ValueError: where a size is missing.
         """
         if len(self.num_masked) < self.num_features:
             raise ValueError(f"partial sums need every size 1..{self.num_features}.")

@@ -264,12 +264,31 @@ class TractableModel(ConditionalModel):
     def mean_log_subset_marginal(
         self, x: Data, observed: Bool[Tensor, "P D"]
     ) -> Float[Tensor, " P"]:
-        """:meth:`log_subset_marginal` averaged over the data, nats, (P,)."""
+        """:meth:`log_subset_marginal` averaged over the data.
+
+        Args:
+            x: data, (N, D).
+            observed: subsets, (P, D), boolean; True means in R.
+
+        Returns:
+            Nats, (P,); 0 for the empty subset.
+        """
         return self._mean_log_subset_marginal(x, observed)
 
     @checked
     def sample(self, n: Count, *, generator: torch.Generator) -> Tensor:
-        """``n`` draws from p(x), (n, D)."""
+        """Draw from p(x).
+
+        Args:
+            n: number of draws.
+            generator: source of randomness, on the CPU.
+
+        Returns:
+            Data, (n, D), where the model is.
+
+        Raises:
+            ValueError: for draws that no memory holds.
+        """
         require_memory(f"n = {n} draws", 8 * n * self.num_features, "a smaller n")
         return self._sample(n, generator)
 
