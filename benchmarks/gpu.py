@@ -6,7 +6,8 @@
 The network has BERT-base's shape and random weights. Lines have 20 to 60 random tokens, about 40. The
 network alone is its body without the vocabulary head, in the same precision and at the very shapes that
 the scorer gave it, on random ids that are on the card already. The goal is half of its rate for 100
-lines and 0.8 of it from 1,000 lines on; cards before compute capability 8, as the T4, get 100 only.
+lines and 0.8 of it from 1,000 lines on. A thousand are for a card's fast precision alone: in float32
+they take minutes, as on cards before compute capability 8, such as the T4.
 
 The naive pseudo-log-likelihood is a loop over texts: D copies of each, the logits of all their places,
 their softmax, and one number from each row; the goal is five times its rate.
@@ -214,11 +215,9 @@ def rounding(precision: Precision, device: torch.device) -> Rounding:
     return Rounding(precision, error.square().mean().sqrt().item(), error.abs().max().item())
 
 
-def line_counts(device: torch.device, tiny: bool) -> tuple[int, ...]:
+def line_counts(device: torch.device, precision: Precision) -> tuple[int, ...]:
     """How many lines are scored, one after the other."""
-    if tiny:
-        return (4,)
-    if torch.cuda.get_device_capability(device)[0] < 8:
+    if precision == "float32" or torch.cuda.get_device_capability(device)[0] < 8:
         return (100,)  # a thousand would take minutes
     return (100, 1000)
 
@@ -253,9 +252,9 @@ def main() -> int:
             special_token_ids=(CLS, SEP),
             precision=precision,
         )
-        for num_lines in line_counts(device, options.tiny):
-            keep(rates(model, num_lines))
         keep(pseudo_log_likelihood(model, 4 if options.tiny else 100))
+        for num_lines in (4,) if options.tiny else line_counts(device, precision):
+            keep(rates(model, num_lines))
     return 0
 
 

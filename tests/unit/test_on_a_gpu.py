@@ -195,6 +195,22 @@ def test_a_run_that_differs_on_another_device_has_failed(monkeypatch: pytest.Mon
     assert on_a_gpu.compare_devices("cuda", "text-rates").status == PASSED
 
 
+# -- the scorer ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("precision", "capability", "counts"),
+    [("bfloat16", 9, (100, 1000)), ("float32", 9, (100,)), ("float16", 7, (100,))],
+)
+def test_a_thousand_lines_are_for_the_fast_precision_of_a_fast_card(
+    precision: str, capability: int, counts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import gpu  # here, since it brings transformers, which the processes below do not need
+
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (capability, 0))
+    assert gpu.line_counts(torch.device("cuda"), precision) == counts
+
+
 # -- the rest -----------------------------------------------------------------------------------------
 
 
