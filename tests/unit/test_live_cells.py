@@ -25,6 +25,7 @@ from mpt_score.networks.hub import (
     VIT_MAE_BASE_COMMIT,
 )
 
+pytestmark = pytest.mark.xdist_group("live cells")  # they share networks and runs
 ENLARGED = pytest.mark.filterwarnings("ignore:images .* become")
 
 

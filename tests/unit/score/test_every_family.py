@@ -123,12 +123,17 @@ def _without_factor(network: Any) -> None:
     network.esm.embeddings.word_embeddings.register_forward_hook(divide)
 
 
-@pytest.fixture(scope="module", params=KNOWN)
+def in_one_process(families: dict[str, Family]) -> list[Any]:
+    """Names of families: what asks one of them shares its network and the literal answers."""
+    return [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in families]
+
+
+@pytest.fixture(scope="module", params=in_one_process(KNOWN))
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
     return case_of(KNOWN[request.param], tmp_path_factory.mktemp("family"))
 
 
-@pytest.fixture(scope="module", params=AT_512)
+@pytest.fixture(scope="module", params=in_one_process(AT_512))
 def long_case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
     return case_of(AT_512[request.param], tmp_path_factory.mktemp("family"))
 
