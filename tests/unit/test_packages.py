@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import subprocess
@@ -40,12 +41,19 @@ def python(program: str, *arguments: object) -> subprocess.CompletedProcess[str]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_ppca_needs_no_transformers() -> None:
-    found = python(f"{BLOCKED}\n{LEAN}")
-    assert found.returncode == 0, found.stderr[-2000:]
+def test_ppca_needs_no_transformers_and_the_command_says_in_one_sentence_what_does(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "texts.txt"
+    path.write_text("the sea\n")
+    command = "from mpt_score.command import main\nsys.exit(main(sys.argv[1:]))"
+    found = python(f"{BLOCKED}\n{LEAN}\n{command}", "sentences", path, "--model", "small-bert")
+    assert found.returncode == 2, found.stderr[-2000:]
     assert found.stdout == (
         "this needs a network of transformers, which is not installed: pip install 'mpt-lml[score]'.\n"
     )
+    assert found.stderr.startswith("mpt-score: ") and found.stderr.count("\n") == 1
+    assert "pip install 'mpt-lml[score]'" in found.stderr
 
 
 def test_scores_need_no_datasets_and_data_name_their_extra() -> None:
@@ -65,13 +73,13 @@ except data.DataNotFoundError as error:
     assert found.stdout.startswith("[1]\n") and "pip install 'mpt-lml[datasets]'" in found.stdout
 
 
-def test_the_bridge_to_the_harness_names_its_extra() -> None:
-    program = "import sys; sys.modules['lm_eval'] = None; import mpt_score.lm_eval"
-    found = python(program)
-    assert found.returncode == 1
-    assert found.stderr.splitlines()[-1] == (
-        "ImportError: this needs lm-evaluation-harness, which is not installed: "
-        "pip install 'mpt-lml[eval]'."
+def test_the_bridge_to_the_harness_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    monkeypatch.delitem(sys.modules, "mpt_score.lm_eval", raising=False)
+    with pytest.raises(ImportError) as missing:
+        importlib.import_module("mpt_score.lm_eval")
+    assert str(missing.value) == (
+        "this needs lm-evaluation-harness, which is not installed: pip install 'mpt-lml[eval]'."
     )
 
 
@@ -168,16 +176,6 @@ def kinds(of: type) -> Iterator[type]:
         if kind.__module__.startswith("experiments."):
             yield kind
         yield from kinds(kind)
-
-
-def test_the_command_says_in_one_sentence_what_is_missing(tmp_path: Path) -> None:
-    path = tmp_path / "texts.txt"
-    path.write_text("the sea\n")
-    program = f"{BLOCKED}\nfrom mpt_score.command import main\nsys.exit(main(sys.argv[1:]))"
-    found = python(program, "sentences", path, "--model", "small-bert")
-    assert found.returncode == 2
-    assert found.stderr.startswith("mpt-score: ") and found.stderr.count("\n") == 1
-    assert "pip install 'mpt-lml[score]'" in found.stderr
 
 
 def test_a_reader_who_has_had_enough_ends_a_list_in_silence() -> None:
