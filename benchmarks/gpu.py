@@ -124,7 +124,7 @@ def body_alone(model: MaskedLM, shapes: Shapes) -> float:
         inputs.append((ids.to(model.device), count))
 
     def run() -> None:
-        with model._ready(max(length for _, length in shapes)):
+        with model._evaluation_context(max(length for _, length in shapes)):
             for ids, count in inputs:
                 for _ in range(count):
                     network.base_model(input_ids=ids)
