@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from experiments.annealing import ais
 from experiments.experiment import Experiment, RunContext, on_cpu, seeded, setting
 from experiments.masked_vae import PartialEncoder, without_mask
 from experiments.records import finding_over
@@ -145,9 +146,7 @@ class Figure3Lower(DeepVAETraining, name="figure-3-lower", resumable=True):
             return Judgement(_with_error(lml))
         fewer = few[: self.ais_data]
         weighted = estimators.iwae(model, fewer, self.lml_samples, generator=generator)
-        annealed = estimators.ais(
-            model, fewer, self.ais_chains, self.ais_temperatures, generator=generator
-        )
+        annealed = ais(model, fewer, self.ais_chains, self.ais_temperatures, generator=generator)
         error = math.hypot(annealed.standard_error, weighted.standard_error)
         return Judgement(_with_error(lml), _with_error(Estimate(annealed - weighted, error)))
 

@@ -459,7 +459,7 @@ def _require_axes(latent_dim: int, nodes_per_axis: int) -> None:
     if latent_dim > MAX_LATENT_DIM:
         raise ValueError(
             f"latent_dim = {latent_dim} is too large for a grid (at most {MAX_LATENT_DIM}). "
-            "estimators.iwae and estimators.ais need no grid."
+            "estimators.iwae needs no grid."
         )
     what = f"the nodes of a grid with nodes_per_axis = {nodes_per_axis} in {latent_dim} dimensions"
     require_enumerable(what, nodes_per_axis**latent_dim, "fewer nodes per axis")

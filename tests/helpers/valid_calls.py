@@ -323,25 +323,12 @@ def estimator_calls() -> list[Call]:
     everything = torch.ones(3, 3) > 0
     proposal = estimators.from_prior(VAE, x, None)
     unit = GaussianProposal(torch.zeros(3, 2), torch.eye(2).repeat(3, 1, 1), 0.1)
-    moment = torch.eye(3).double()[None] + 0.5
     return [
         valid(estimators.at_mode, VAE, x, everything),
         valid(estimators.from_prior, VAE, x, everything),
         valid(estimators.from_encoder, VAE, x, everything),
         valid(estimators.iwae, VAE, x, 2, generator=at(), proposal=estimators.from_prior),
         valid(estimators.log_weights, VAE, x, proposal, 2, generator=at()),
-        valid(estimators.ais, VAE, x, 2, 3, generator=at()),
-        valid(
-            estimators.annealed_evidence,
-            moment,
-            3,
-            1,
-            0.5,
-            num_chains=2,
-            num_steps=2,
-            generator=at(),
-            backward_from=torch.ones(1, 3, 1).double(),
-        ),
         valid(estimators.GibbsConditional, VAE, 2, generator=at(), corrected=True),
         valid(estimators.ImportanceConditional, VAE, 2, generator=at()),
         valid(GaussianProposal, unit.mean, unit.factor, 0.1),

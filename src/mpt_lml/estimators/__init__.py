@@ -1,6 +1,5 @@
 """Estimates of log p(x), and of conditionals that have no closed form."""
 
-from mpt_lml.estimators.annealing import ais, annealed_evidence
 from mpt_lml.estimators.area import area, exact, exact_variance
 from mpt_lml.estimators.conditionals import GibbsConditional, ImportanceConditional
 from mpt_lml.estimators.latent import at_mode, from_encoder, from_prior, iwae, log_weights
@@ -8,8 +7,6 @@ from mpt_lml.estimators.latent import at_mode, from_encoder, from_prior, iwae, l
 __all__ = [
     "GibbsConditional",
     "ImportanceConditional",
-    "ais",
-    "annealed_evidence",
     "area",
     "at_mode",
     "exact",

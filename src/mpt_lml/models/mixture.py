@@ -44,8 +44,8 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
 
     Raises:
         TypeError: for tensors that are not floating point, or of two dtypes.
-        ValueError: for K > 3 (``estimators.iwae`` and ``estimators.ais`` need no grid), shapes that do
-            not fit, entries that are not finite, and (when it is used) for logits that are too large.
+        ValueError: for K > 3 (``estimators.iwae`` needs no grid), shapes that do not fit, entries that
+            are not finite, and (when it is used) for logits that are too large.
 
     >>> model = BernoulliPCA(torch.zeros(3, 2))
     >>> model.log_marginal(torch.ones(1, 3)).exp()

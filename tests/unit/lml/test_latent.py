@@ -214,14 +214,6 @@ class TestAgainstTheGrid:
         assert abs(estimate - exact) <= 3 * estimate.standard_error
         assert estimate.standard_error < 0.02  # informative
 
-    @MODEL
-    def test_ais(self, model: LatentVariableModel) -> None:
-        x = data_of(model, 10)
-        exact = GridConditional(model, FINE).log_marginal(x).mean().item()
-        estimate = estimators.ais(model, x, 200, 60, generator=generator(9))
-        assert abs(estimate - exact) <= 3 * estimate.standard_error
-        assert estimate.standard_error < 0.05
-
     def test_the_bias_falls_as_one_over_s(self) -> None:
         model = NONLINEAR["gaussian"]
         x = data_of(model, 4)
@@ -406,8 +398,6 @@ class TestNetworksThatAreBroken:
 
     def test_decoder_of_what_asks_no_encoder(self) -> None:
         model, g = broken("decoder", math.nan), generator()
-        with pytest.raises(ValueError, match="draws from the prior is NaN in 8 of 8 places"):
-            estimators.ais(model, ONES, 4, 5, generator=g)
         chain = estimators.GibbsConditional(model, 4, generator=g, corrected=True)
         with pytest.raises(ValueError, match="the decoder's output at z = 0 is NaN in 3 of 3"):
             chain.log_conditional(ONES, FIRST)

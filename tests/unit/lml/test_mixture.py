@@ -391,7 +391,7 @@ BAD = {
     "four latent dimensions": (
         lambda: BernoulliPCA(torch.ones(5, 4).double()),
         ValueError,
-        r"latent_dim = 4 is too large for a grid.*estimators\.iwae and estimators\.ais",
+        r"latent_dim = 4 is too large for a grid.*estimators\.iwae needs no grid",
     ),
     "gray pixels": (
         lambda: MODEL.log_marginal(X + 0.25),

@@ -22,12 +22,6 @@ POINTS = BERNOULLI.sample(3, generator=generator(1))
 PROPOSAL = GaussianProposal(torch.zeros(3, 2).double(), torch.eye(2).double().expand(3, 2, 2), 0.5)
 
 
-MOMENT = torch.eye(3).double()[None]
-
-
-EVIDENCE = {"num_chains": 2, "num_steps": 3}
-
-
 DRAWS: dict[str, Callable[[torch.Generator], Tensor]] = {
     "BernoulliPCA.sample_given": lambda g: BERNOULLI.sample_given(
         torch.zeros(20, 2).double(), generator=g
@@ -39,10 +33,6 @@ DRAWS: dict[str, Callable[[torch.Generator], Tensor]] = {
     "sample_masks": lambda g: masks.sample_masks(3, 20, masks.UniformSize(), generator=g),
     "stratified_masks": lambda g: masks.stratified_masks(3, 20, masks.UniformSize(), generator=g),
     "iwae": lambda g: torch.tensor(estimators.iwae(BERNOULLI, POINTS, 4, generator=g)),
-    "ais": lambda g: torch.tensor(estimators.ais(BERNOULLI, POINTS, 4, 3, generator=g)),
-    "annealed_evidence": lambda g: estimators.annealed_evidence(
-        MOMENT, 5, 1, 1.0, generator=g, **EVIDENCE
-    )[0],
     "ImportanceConditional": lambda g: estimators.ImportanceConditional(
         BERNOULLI, 4, generator=g
     ).log_each(POINTS, torch.ones(3, 6).tril(2).bool()),
