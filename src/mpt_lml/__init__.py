@@ -33,6 +33,7 @@ Behind it, as a chapter needs them:
 * ``models.mixture``: models on a grid, Bernoulli PCA first.
 * ``models.vae``: deep latent variable models.
 * ``models.regression``: coordinates that are outputs of a regression.
+* ``models.row_network``: a network that guesses hidden rows of a table.
 * ``estimators``: log p(x) of models with a latent variable.
 * ``orders``: log q along orders, and bounds.
 * ``theory.rates``: the shape of a curve, and what one rate tells.

@@ -34,6 +34,7 @@ from mpt_lml import (
 )
 from mpt_lml.estimators.conditionals import GibbsConditional, ImportanceConditional
 from mpt_lml.estimators.latent import GaussianProposal
+from mpt_lml.models import row_network
 from mpt_lml.models import vae as vaes
 from mpt_lml.models.base import TractableModel
 from mpt_lml.theory import chains, diffusion, godambe, rates
@@ -50,6 +51,7 @@ BERNOULLI = random_bernoulli(3, 1, 9)
 BITS = BERNOULLI.sample(3, generator=at())
 DENSE = vaes.dense_parameters(3, [4], 1, generators=[at()])
 VAE = vaes.dense_model(DENSE, 0)
+ROW_NETWORK = row_network.RowNetwork(8, 1, 2, seed=4)
 GRID = grids.trapezoid(1, 9)
 CURVE = curves.exact_curve(MODEL, X)
 SPARSE_CURVE = mpt_lml.MaskCurve(
@@ -135,6 +137,11 @@ def models() -> list[Call]:
             latent_dim=1,
             noise_variance=0.5,
         ),
+        valid(row_network.draw_tables, "linear", 2, 3, generator=at()),
+        valid(row_network.RowNetwork, 8, 1, 2, seed=4),
+        valid(ROW_NETWORK.forward, X, X, X > 0),
+        valid(ROW_NETWORK.log_each, X, X, X > 0),
+        valid(row_network.RowConditional, ROW_NETWORK, X[0]),
     ]
 
 
@@ -152,6 +159,7 @@ def methods() -> list[Call]:
         (mpt_lml.ConditionalTable(torch.zeros(4, 9, 2, 3)), SYMBOLS),
         (mpt_lml.Grouped(MODEL, torch.tensor([0, 0, 1, 1])), X),
         (mpt_lml.GridConditional(VAE, GRID.to(torch.ones(1))), BITS.float()),
+        (row_network.RowConditional(ROW_NETWORK, X[0]), X),
         (GibbsConditional(VAE, 4, generator=at(), corrected=True), BITS.float()),
         (ImportanceConditional(BERNOULLI, 3, generator=at()), BITS),
     ):
