@@ -195,4 +195,10 @@ EXPERIMENTS = {
         "about 10 s",
         "Bias at D = 50 of one mask per size and of one mask of a random size.",
     ),
+    "whole-tables": Entry(
+        "experiments.whole_tables",
+        "WholeTables",
+        "about 40 min",
+        "Networks that guess hidden rows of a table: two priors, and tables from elsewhere.",
+    ),
 }

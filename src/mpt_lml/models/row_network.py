@@ -30,10 +30,10 @@ NOISE_VARIANCE = 0.25
 LARGEST_INPUT = 2.0
 """Inputs are uniform between minus this and this."""
 
-PRIORS = {"linear": 1, "quadratic": 2}
-"""Degree of the polynomial, by the name of the prior."""
-
 Prior = Literal["linear", "quadratic"]
+
+PRIORS: dict[Prior, int] = {"linear": 1, "quadratic": 2}
+"""Degree of the polynomial, by the name of the prior."""
 
 TABLES_AT_ONCE = 512
 """Tables in one pass of a network: what they need stays near the core."""
@@ -112,7 +112,7 @@ class RowNetwork(nn.Module):
 
     @checked
     def __init__(
-        self, width: Count = 48, num_layers: Count = 3, num_heads: Count = 4, *, seed: Index
+        self, width: Count = 48, num_layers: Count = 3, num_heads: Count = 2, *, seed: Index
     ) -> None:
         if width % num_heads:
             raise ValueError(

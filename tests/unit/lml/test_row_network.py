@@ -146,5 +146,5 @@ def test_bad_tables_are_refused_in_a_sentence() -> None:
         net.log_each(torch.zeros(1, 13), torch.zeros(1, 13), torch.ones(1, 13).bool())
     with pytest.raises(ValueError, match="^a table must have 12 rows at most.* got 13"):
         RowConditional(net, torch.zeros(13))
-    with pytest.raises(ValueError, match="^width must be a multiple of num_heads = 4"):
-        RowNetwork(50, seed=0)
+    with pytest.raises(ValueError, match="^width must be a multiple of num_heads = 2"):
+        RowNetwork(49, seed=0)
