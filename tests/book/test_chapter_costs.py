@@ -28,7 +28,7 @@ ROWS = [
     row("01-masked-pretraining"),
     row("11-known-language", seconds=83.0, training=74.6),
     row("07-training", status="FAILED", note="cell 3: other numbers"),
-    row("note-d-cross-validation", status="not reached", seconds=None, note=""),
+    row("note-b-orders", status="not reached", seconds=None, note=""),
     row("11-known-language, cell 4", step="cells"),
 ]
 MADE = {
@@ -58,7 +58,7 @@ def test_seconds_on_a_gpu_and_what_happened_instead(recorded) -> None:
     assert on_gpu(record, "01-masked-pretraining") == "8"
     assert on_gpu(record, "11-known-language") == "8 + 75"
     assert on_gpu(record, "07-training") == "– failed: cell 3: other numbers"
-    assert on_gpu(record, "note-d-cross-validation") == "– not reached"
+    assert on_gpu(record, "note-b-orders") == "– not reached"
     assert on_gpu(record, "02-chain-rule") == "–"  # of which the record has nothing
     for part in ("NVIDIA H200", "PyTorch 2.9.1", "2026-12-01", "`012345678`"):
         assert part in sentences(record)
