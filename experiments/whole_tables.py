@@ -38,7 +38,7 @@ STUDENT_DF = 2.0
 """Degrees of freedom in the family "student"; its scale is the prior's standard deviation."""
 
 TEST_SEED = 1_000_000
-"""Added to a network's seed, for the tables and orders on which it is judged."""
+"""Added to a network's seed, for the tables on which it is judged; twice, for the orders."""
 
 TABLES_AT_ONCE = 1024
 """Tables that pass the network together."""
@@ -104,7 +104,7 @@ class WholeTables(Experiment, name="whole-tables", resumable=True):
 
     def measure(self, context: RunContext) -> Outcome:
         of_priors = {
-            prior: [self._answers(prior, seed, context) for seed in self.seeds] for prior in PRIORS
+            prior: [self.answers(prior, seed, context) for seed in self.seeds] for prior in PRIORS
         }
         arrays: Arrays = {}
         for prior, of_seeds in of_priors.items():
@@ -121,7 +121,19 @@ class WholeTables(Experiment, name="whole-tables", resumable=True):
         exact = [answers["own/exact"] for of_seeds in of_priors.values() for answers in of_seeds]
         return Outcome(findings(arrays), arrays, context.checksum(exact))
 
-    def network(self, prior: Prior, seed: int, context: RunContext) -> RowNetwork:
+    def tables(self, prior: Prior, seed: int) -> dict[str, tuple[Tensor, Tensor]]:
+        """Inputs and outputs of the tables on which networks of a prior are judged, by family.
+
+        The networks of both priors have the same tables of both: the one's own are the other's.
+        """
+        draws = seeded(TEST_SEED + seed)
+        of_priors = {name: draw_tables(name, self.num_tables, generator=draws) for name in PRIORS}
+        families = {"own": of_priors[prior], "other": of_priors[OTHER_PRIOR[prior]]}
+        for name in ELSEWHERE[1:]:
+            families[name] = tables_from(name, PRIORS[prior], self.num_elsewhere, draws)
+        return families
+
+    def network(self, prior: Prior, seed: int, context: RunContext, data: str) -> RowNetwork:
         """The network of a prior and a seed, trained now or by an earlier part of the run."""
 
         def train() -> Arrays:
@@ -138,21 +150,18 @@ class WholeTables(Experiment, name="whole-tables", resumable=True):
             return trained.state_dict()
 
         network = RowNetwork(self.width, seed=seed).to(context.device)
-        network.load_state_dict(context.computed_once(f"{prior}-{seed}", train))
+        network.load_state_dict(context.computed_once(f"{prior}-{seed}", train, data=data))
         return network.requires_grad_(False).eval()
 
-    def _answers(self, prior: Prior, seed: int, context: RunContext) -> Arrays:
+    def answers(self, prior: Prior, seed: int, context: RunContext) -> Arrays:
         """Exact evidence, area, mixture and spread of every table, by family: ``F/area`` (N,)."""
+        families = self.tables(prior, seed)
+        data = context.checksum(tensor for pair in families.values() for tensor in pair)
 
         def ask() -> Arrays:
-            network = self.network(prior, seed, context)
-            draws = seeded(TEST_SEED + seed)
+            network = self.network(prior, seed, context, data)
+            draws = seeded(2 * TEST_SEED + seed)
             answers = {}
-            # The same tables of the two priors for both networks: the one's own are the other's.
-            tables = {name: draw_tables(name, self.num_tables, generator=draws) for name in PRIORS}
-            families = {"own": tables[prior], "other": tables[OTHER_PRIOR[prior]]}
-            for name in ELSEWHERE[1:]:
-                families[name] = tables_from(name, PRIORS[prior], self.num_elsewhere, draws)
             for family, (x, y) in families.items():
                 label = f"{prior}, seed {seed}, {family}, order"
                 totals = []
@@ -167,7 +176,7 @@ class WholeTables(Experiment, name="whole-tables", resumable=True):
                 answers[f"{family}/spread"] = total.std(dim=0)
             return answers
 
-        return on_cpu(context.computed_once(f"{prior}-{seed}-answers", ask))
+        return on_cpu(context.computed_once(f"{prior}-{seed}-answers", ask, data=data))
 
     def _warnings(self, prior: str, of_seeds: list[Arrays]) -> Arrays:
         """How well spread, low total and both tell which totals are off, by family."""

@@ -21,7 +21,15 @@ from other_device import OtherDevice
 from safetensors import safe_open
 from tiny_bert import tiny, tokenizer
 
-from experiments import antibodies, command, experiment, ledger, recording, records
+from experiments import (
+    antibodies,
+    command,
+    experiment,
+    ledger,
+    recording,
+    records,
+    whole_tables,
+)
 from experiments.experiment import RunContext
 from experiments.paper import training
 from experiments.records import CheckpointMismatchError, as_dict
@@ -417,7 +425,7 @@ def test_other_settings_are_refused(
 # -- what a run has kept belongs to its inputs --------------------------------------------------------
 
 RESUMABLE = [name for name in experiment.names() if experiment.find(name).resumable]
-FILE_OF_A_SEED = ["known-language"]
+FILE_OF_A_SEED = ["known-language", "whole-tables"]
 WITH_A_NETWORK = ["bert-curve", "table-2-pretrained", "figure-6", "figure-6-pretrained"]
 resumable = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in RESUMABLE]
@@ -508,6 +516,10 @@ class TestKeptWork:
 
         monkeypatch.setattr(training, "paper_problem", other_problem)
         monkeypatch.setattr(HMM, "sample", lambda *a, **o: sample(*a, **o).flip(0))
+        tables = whole_tables.draw_tables
+        monkeypatch.setattr(
+            whole_tables, "draw_tables", lambda *a, **o: [v.flip(0) for v in tables(*a, **o)]
+        )
         assert "its data is" in refused(folder, name)
 
 

@@ -189,6 +189,16 @@ def test_both_together_see_what_either_sees() -> None:
     assert within_cubic[2] > 0.95 and within_student[2] > 0.95
 
 
+def test_both_networks_of_a_seed_have_the_same_tables() -> None:
+    quick = whole_tables.WholeTables.preset("quick")
+    linear, quadratic = quick.tables("linear", 4), quick.tables("quadratic", 4)
+    for one, other in zip(
+        linear["own"] + linear["other"], quadratic["other"] + quadratic["own"], strict=True
+    ):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+    assert not torch.equal(linear["own"][1], quick.tables("linear", 44)["own"][1])
+
+
 def test_the_quick_preset_has_the_shapes_that_the_docstring_says() -> None:
     outcome = experiment.run("whole-tables", "quick", device="cpu")
     for prior in PRIORS:
