@@ -94,9 +94,9 @@ class WholeTables(Experiment, name="whole-tables", resumable=True):
     log Bayes factor: mean, standard deviation, largest.
     """
 
-    num_steps: tuple[int, int] = setting((3000, 10_000), quick=(4, 4))  # of the two priors
+    num_steps: tuple[int, int] = setting((2500, 8000), quick=(4, 4))  # of the two priors
     batch_size: int = setting(96, quick=12)
-    learning_rate: float = 3e-3
+    learning_rate: float = 6e-3
     width: int = setting(48, quick=8)
     num_tables: int = setting(4000, quick=40)
     num_elsewhere: int = setting(1000, quick=30)
