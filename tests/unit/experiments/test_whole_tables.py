@@ -90,7 +90,7 @@ def test_a_total_adds_up_along_the_order() -> None:
     """Later rows left out, as if they were hidden: the same as one mask after the other."""
     network = RowNetwork(8, 1, 2, seed=0)
     x, y = draw_tables("linear", 2, generator=generator(3))
-    order = torch.stack([torch.arange(12), torch.arange(12).flip(0)])
+    order = torch.stack([torch.arange(12), torch.arange(12).roll(3)])
     totals = along(network, x, y, order)
     for row in range(2):
         ranks = order[row].argsort()[None]
@@ -99,7 +99,7 @@ def test_a_total_adds_up_along_the_order() -> None:
 
 
 def test_families_from_elsewhere_have_the_moments_of_their_names() -> None:
-    """Whitened by what each is but for its noise, or by the cubic."""
+    """The matrix of second moments of two, whitened; of Student's noise, which has none, quantiles."""
     scale = math.sqrt(NOISE_VARIANCE)
     for family in ("cubic", "noise"):
         x, y = tables_from(family, 1, 4000, generator(5))
@@ -109,8 +109,7 @@ def test_families_from_elsewhere_have_the_moments_of_their_names() -> None:
         white = torch.linalg.solve(torch.linalg.cholesky(covariance), y[..., None])[..., 0]
         torch.testing.assert_close(white.mT @ white / 4000, torch.eye(12), atol=0.12, rtol=0)
     x, y = tables_from("student", 1, 20_000, generator(6))
-    # What is left of a straight line through neighbours has heavy tails; at x near 0 the output is
-    # a normal coefficient plus the noise, whose median size is known by quadrature of its quantiles.
+    # Where x is near 0 an output is a normal coefficient plus the noise.
     near = x.abs() < 0.05
     draws = stats.norm.rvs(size=200_000, random_state=1)
     draws = draws + scale * stats.t(2).rvs(size=200_000, random_state=2)
