@@ -1,4 +1,4 @@
-"""Numbers of pages as `_toc.yml` has them: chapters 1, 2, …, notes A, B, …, others none.
+"""Numbers of pages as `_toc.yml` has them: chapters 1, 2, 2½, …, notes A, B, …, others none.
 
 Sphinx counts every page of a numbered part. Numbers of sections, figures, theorems and equations are
 made of the page's, and follow.

@@ -46,9 +46,8 @@ def measure(app: Sphinx) -> None:
         return label, forms[at.page.docname] if at.kind == "page" else parts[at.number]
 
     content = yaml.safe_load((book.root / READING).read_text(encoding="utf-8"))
-    content["paths"]["chapters"] = [
-        f"chapter-{int(page.number):02d}" for page in book.chapters if not page.is_note
-    ]
+    label_of = {label.page: name for name, label in index.labels.items() if label.is_chapter}
+    content["paths"]["chapters"] = [label_of[page] for page in book.chapters if not page.is_note]
     app.config.ogp_site_url = f"{book.site}/"
     app.config.reading = {
         "descriptions": content["descriptions"],

@@ -27,7 +27,7 @@ def with_sections(entries: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 class Page:
     docname: str  # book/03-mask-rate-curve
     path: Path
-    number: str | None  # "3" for a chapter, "A" for a note, None for front and back matter
+    number: str | None  # "3", "3½" after it, "A" for a note, None for front and back matter
 
     @property
     def name(self) -> str:
@@ -66,8 +66,10 @@ class Book:
                 number = None
                 note = re.match(r"note-([a-z])-", Path(name).name)
                 if part.get("numbered") and name != entry["file"]:
-                    chapter += note is None
-                    number = note[1].upper() if note else str(chapter)
+                    # A short chapter without digits in its name moves no number of those behind it.
+                    between = note is None and chapter > 0 and not Path(name).name[0].isdigit()
+                    chapter += note is None and not between
+                    number = note[1].upper() if note else f"{chapter}½" if between else str(chapter)
                 pages.append(Page(name, self.root / f"{name}.md", number))
         return pages
 

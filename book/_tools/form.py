@@ -28,7 +28,7 @@ QUICK, SLOW = 0.8, 1.25  # of the minutes: readers differ
 FORMULA = re.compile(r"\$\$.+?\$\$|\$[^$\n]+\$", re.S)
 PROOF = re.compile(r"^(?:> ?)?\*Proof\.\*", re.M)
 DETAILS = re.compile(r"<details>.*?</details>", re.S)
-NUMBER = r"((?:\d+|[A-Z])(?:\.\d+)*)\. "
+NUMBER = r"((?:\d+½?|[A-Z])(?:\.\d+)*)\. "
 HEADING = re.compile(rf"^##? {NUMBER}", re.M)
 ANY_HEADING = re.compile(rf"^#{{1,3}} {NUMBER}", re.M)
 

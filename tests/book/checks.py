@@ -196,7 +196,7 @@ def colab_links(path: Path) -> list[str]:
 
 # -- both --------------------------------------------------------------------------------------
 
-DIGITS = r"(?:\d+|[A-Z])\.\d+"
+DIGITS = r"(?:\d+½?|[A-Z])\.\d+"
 NUMBERED = "Theorem|Lemma|Proposition|Corollary|Definition|Algorithm|Remark|Example|Exercise"
 
 

@@ -9,6 +9,7 @@ import nbformat
 import notebooks
 import pytest
 from book_layout import Book, BookError
+from form import sections
 from plain_markdown import names, number_book
 from pybtex.database import Person
 
@@ -209,3 +210,26 @@ def test_a_notebook_opens_itself_on_colab(sample: Book) -> None:
     address = f"https://colab.research.google.com/github/{owner_and_name}/blob/main/"
     (opened,) = re.findall(r"colab-badge\.svg\)\]\((.+)\)", made.cells[0].source)
     assert opened == f"{address}book/02-second.ipynb"
+
+
+def test_a_page_between_two_chapters_moves_no_number(sample: Book) -> None:
+    """A chapter whose file has no digits is 1½, and what stands in it 1½.1."""
+    toc = sample.root / "_toc.yml"
+    first = "      - file: book/01-first.md\n"
+    text = toc.read_text(encoding="utf-8")
+    toc.write_text(text.replace(first, f"{first}      - file: book/between.md\n"), encoding="utf-8")
+    between = sample.root / "book" / "between.md"
+    second = (sample.root / "book" / "02-second.md").read_text(encoding="utf-8")
+    head = second[: second.index("(")]  # what jupytext and its kernel need
+    between.write_text(
+        f"{head}(sec-between)=\n# Between\n\nOne word.\n\n(sec-deeper)=\n## Deeper\n\nTwo words.\n",
+        encoding="utf-8",
+    )
+    book = Book(sample.root)
+    assert [page.number for page in book.chapters] == ["1", "1½", "2"]
+    assert [page.title for page in book.chapters if not page.is_note][1] == "Chapter 1½"
+    index = number_book(book)
+    assert index.find("sec-deeper").number == "1½.1"
+    page = book.chapter("between")
+    nbformat.write(notebooks.build(index, page, str), page.notebook)
+    assert [number for number, _ in sections(page)] == ["1½", "1½.1"]

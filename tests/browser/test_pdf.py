@@ -86,9 +86,9 @@ def test_the_outline_is_the_table_of_contents(printed: Path, index: Index) -> No
         ]
     top = [title for is_top, title in found if is_top]
     assert len(top) == len(printed_pages(index.book))
-    chapters = [title for title in top if re.match(r"\d+\. ", title)]
-    assert [int(title.split(".")[0]) for title in chapters] == list(range(1, len(chapters) + 1))
-    assert len(chapters) == sum(not page.is_note for page in index.book.chapters)
+    chapters = [title for title in top if re.match(r"\d+½?\. ", title)]
+    wanted = [page.number for page in index.book.chapters if not page.is_note]
+    assert [title.split(".")[0] for title in chapters] == wanted
     sections = {title.split(" ")[0].rstrip(".") for _, title in found}
     wanted = {
         label.number for label in index.labels.values() if label.kind == "section" and label.number

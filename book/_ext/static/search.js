@@ -186,7 +186,7 @@
     return {
       ...page, sections,
       weight: weight ? weight[1] : 1,
-      titleList: terms(page.title.replace(/^[\d.]+/, "")),
+      titleList: terms(page.title.replace(/^[\d.½]+/, "")),
       aboutList: terms(`${page.about} ${name.replace(/^.*\//, "")}`),
       headings: new Set(sections.slice(1).flatMap((section) => section.headingList)),
       known: namesOf(page.names),
