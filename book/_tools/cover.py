@@ -3,6 +3,7 @@
     python book/_tools/cover.py [FILE]
     python book/_tools/cover.py shared-link      the picture that goes with a shared link
     python book/_tools/cover.py bert [FILE]      one rate against the area, for BERT-base
+    python book/_tools/cover.py links [FILE]     from the game to a skill: the picture of the epilogue
 
 The curve is that of a PPCA model with D = 14 coordinates. The same command writes the same file.
 """
@@ -17,10 +18,11 @@ mpl.use("svg")
 import matplotlib.pyplot as plt
 import torch
 
-from mpt_lml import PPCA, curves, data, plots
+from mpt_lml import PPCA, curves, data, drawings, plots
 
 TARGET = Path(__file__).resolve().parents[1] / "_static" / "cover.svg"
 BERT = TARGET.with_name("bert-base.svg")
+LINKS = TARGET.with_name("links.svg")
 SHARED = TARGET.with_name("shared-link.png")  # those who show links take no SVG
 PAPER, INK, BLUE, WASH = "#fbfaf7", "#222222", "#0072B2", "#d5e5ee"
 ORANGE, WORDS, FALSE_WASH = plots.COLORS["too high"], plots.COLORS["too high, words"], "#fde3d0"
@@ -99,10 +101,40 @@ def draw_bert(target: Path = BERT) -> None:
     fig.savefig(target, metadata={"Date": None, "Creator": None})
 
 
+def draw_links(target: Path = LINKS) -> None:
+    """Four steps from guessing to a skill, each with what is known of it."""
+    plots.use_style()
+    mpl.rcParams.update({"svg.hashsalt": "links", "svg.fonttype": "path"})
+    ax = drawings.canvas(10, 8.2)
+    stations = (
+        "hide some words, guess each of them",
+        "log p(x) of the whole sentence",
+        "all that ties the words together",
+        "features: vectors that help elsewhere",
+        "a new task is learned from little",
+    )
+    links = (
+        ("summed", "the scores add up:", "proved, if the guesses fit together"),
+        ("summed", "each tie is worth its nats:", "proved, at the top of every size"),
+        ("asked", "are better guesses better features?", "seen on one language of three"),
+        ("faint", "do they help where you need them?", "no theorem says so"),
+    )
+    heights = [7.75 - 1.8 * number for number in range(5)]
+    for words, height in zip(stations, heights, strict=True):
+        drawings.tokens([words], ["visible"], ax=ax, at=(0.9, height), width=8.2)
+    for (look, asks, says), height in zip(links, heights, strict=False):
+        drawings.arrow((2.2, height), (2.2, height - 1.8), ax=ax, look=look)
+        drawings.write(asks, ax=ax, at=(2.7, height - 0.7), look=look, align="left")
+        drawings.write(says, ax=ax, at=(2.7, height - 1.1), look=look, align="left")
+    plt.gcf().savefig(target, metadata={"Date": None, "Creator": None})
+
+
 if __name__ == "__main__":
     if sys.argv[1:] == ["shared-link"]:
         draw_shared_link()
     elif sys.argv[1:2] == ["bert"]:
         draw_bert(*map(Path, sys.argv[2:3]))
+    elif sys.argv[1:2] == ["links"]:
+        draw_links(*map(Path, sys.argv[2:3]))
     else:
         draw(*map(Path, sys.argv[1:2]))

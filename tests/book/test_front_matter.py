@@ -18,7 +18,7 @@ from api_docs import public_modules
 
 import mpt_lml
 import mpt_score
-from mpt_lml import PPCA, curves, data, plots
+from mpt_lml import PPCA, curves, data, drawings, plots
 from mpt_lml.data import sources
 from mpt_score import networks
 
@@ -89,6 +89,28 @@ def test_a_picture_of_its_own_is_what_its_script_draws(tmp_path, monkeypatch, na
     plt.close("all")
     # Other versions of matplotlib write other bytes; the points of the curve are the same.
     assert _points(target) == pytest.approx(_points(BOOK / "_static" / f"{name}.svg"), abs=0.5)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # matplotlib's, of tensors
+def test_the_picture_of_the_epilogue_is_what_its_script_draws(tmp_path, monkeypatch):
+    """The same arrows, and for those who do not see it the same words."""
+    target = tmp_path / "links.svg"
+    monkeypatch.setattr(sys, "argv", ["cover.py", "links", str(target)])
+    drawn: list[str] = []
+    write = drawings.write
+    monkeypatch.setattr(
+        drawings, "write", lambda words, **options: (drawn.append(words), write(words, **options))
+    )
+    with mpl.rc_context():
+        runpy.run_path(str(BOOK / "_tools" / "cover.py"), run_name="__main__")
+    plt.close("all")
+    stored = (BOOK / "_static" / "links.svg").read_text(encoding="utf-8")
+    for color in ("#009e73", "#d55e00", "#bbbbbb"):  # proved, seen once, hoped
+        assert target.read_text(encoding="utf-8").count(color) == stored.count(color) > 0
+    said = (BOOK / "epilogue.md").read_text(encoding="utf-8").lower()
+    assert len(drawn) == 13  # five stations, and two lines at each of four links
+    for words in drawn:
+        assert words.rstrip(":").lower() in said, words
 
 
 def _points(path: Path) -> list[float]:

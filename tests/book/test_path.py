@@ -187,7 +187,7 @@ def test_the_day_passes_every_kind_of_explorer(book: Book, numbered: Index) -> N
             shown = "".join(str(each.get("data", "")) for each in cell.get("outputs", []))
             for kind in re.findall(r'class="explorer ([\w-]+)"', shown.replace('\\"', '"')):
                 kinds.add(kind)
-                numbers = {numbered.find(name).number for name in day}
+                numbers = {numbered.find(name).number for name in day} - {""}
                 if page in chapters or any(label.startswith(number) for number in numbers):
                     passed.add(kind)
     assert kinds >= {"order-explorer", "rate-explorer", "schedule-explorer"}

@@ -196,4 +196,4 @@ def test_the_one_hour_path_leads_from_section_to_section(book: Book, site: Path)
     for label, following in itertools.pairwise(way):
         assert label in found[following], (label, following)
     closing = (site / "book" / "after-one-hour.html").read_text(encoding="utf-8")
-    assert "Five things you now know" in closing
+    assert "Six things you now know" in closing
