@@ -135,7 +135,7 @@ def test_a_chapter_without_an_explorer_is_named(book: Book) -> None:
 def test_the_student_edition_has_exercises_and_no_solutions(page: Page) -> None:
     notebook = nbformat.read(page.notebook, as_version=4)
     exercises = set(
-        re.findall(r"^#### (Exercise \d+\.\d+)", "\n".join(c.source for c in notebook.cells), re.M)
+        re.findall(r"^#### (Exercise \d+½?\.\d+)", "\n".join(c.source for c in notebook.cells), re.M)
     )
     made = student.without_solutions(notebook)
     nbformat.validate(made)
@@ -143,7 +143,7 @@ def test_the_student_edition_has_exercises_and_no_solutions(page: Page) -> None:
     assert exercises and all(each in text for each in exercises)
     assert "Solution to" not in text and "<details>" not in text
     assert "colab.research.google.com" not in text  # where the solutions are
-    left = re.findall(r'NotImplementedError\("(Exercise \d+\.\d+)"\)', text)
+    left = re.findall(r'NotImplementedError\("(Exercise \d+½?\.\d+)"\)', text)
     assert left and set(left) <= exercises
     assert len(set(left)) == len(left)  # one cell to fill in, however many the solution has
     assert not any(cell.get("outputs") for cell in made.cells)
