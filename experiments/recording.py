@@ -184,11 +184,11 @@ def _command(experiment: Experiment, preset: Preset, settings: Mapping[str, Any]
 def _literal(value: Any) -> str:
     """A setting as ``--set`` reads it: a tuple without its brackets.
 
-    >>> _literal((1, 10)), _literal((4,)), _literal("some/folder")
-    ('1,10', '4,', 'some/folder')
+    >>> _literal((1, 10)), _literal((4,)), _literal("some/folder"), _literal(("two words", "one"))
+    ('1,10', '4,', 'some/folder', "'two words','one'")
     """
     if isinstance(value, tuple | list) and value:
-        entries = ",".join(repr(entry).replace(" ", "") for entry in value)
+        entries = ",".join(map(repr, value))
         return f"{entries}," if len(value) == 1 else entries
     return str(value)
 
