@@ -138,6 +138,9 @@ class RowNetwork(nn.Module):
 
         Args:
             prior: a name in :data:`PRIORS`.
+
+        >>> sum(weight.numel() for weight in RowNetwork.load("linear").parameters())
+        57266
         """
         carried = load_file(book_file("results/row-networks.safetensors"))
         weights = {
@@ -174,7 +177,7 @@ class RowNetwork(nn.Module):
         for layer in self.layers:
             state = layer(state, may_read)
         mean, log_variance = self.leave(self.norm(state)).unbind(dim=2)
-        return mean.to(x), log_variance.to(x)
+        return mean, log_variance
 
     @checked
     def log_each(

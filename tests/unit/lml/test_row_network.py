@@ -131,6 +131,23 @@ def test_one_row_and_equal_inputs_are_tables_too() -> None:
     assert along.isfinite().all()
 
 
+@pytest.mark.parametrize("prior", PRIORS)
+def test_the_carried_network_integrates_over_its_prior(prior: str) -> None:
+    """Along one order, in the mean over 200 tables: near its own evidence, and no other prior's."""
+    network = RowNetwork.load(prior)
+    x, y = draw_tables(prior, 200, generator=generator(9))
+    totals = torch.zeros(200)
+    exact = torch.zeros(200)
+    for last in range(12):
+        mask = torch.arange(12).expand(200, -1) >= last
+        totals += network.log_each(x, y, mask)[:, last]
+    for row in range(200):
+        powers = torch.linalg.vander(x[row], N=PRIORS[prior] + 1)
+        exact[row] = PPCA(powers, NOISE_VARIANCE).log_marginal(y[row][None])[0]
+    assert (totals - exact).mean().abs() < 0.3
+    assert not any(weight.requires_grad for weight in network.parameters())
+
+
 @pytest.mark.bad_input
 def test_bad_tables_are_refused_in_a_sentence() -> None:
     net = network()
