@@ -135,7 +135,9 @@ def test_a_chapter_without_an_explorer_is_named(book: Book) -> None:
 def test_the_student_edition_has_exercises_and_no_solutions(page: Page) -> None:
     notebook = nbformat.read(page.notebook, as_version=4)
     exercises = set(
-        re.findall(r"^#### (Exercise \d+½?\.\d+)", "\n".join(c.source for c in notebook.cells), re.M)
+        re.findall(
+            r"^#### (Exercise \d+½?\.\d+)", "\n".join(c.source for c in notebook.cells), re.M
+        )
     )
     made = student.without_solutions(notebook)
     nbformat.validate(made)
