@@ -199,6 +199,6 @@ EXPERIMENTS = {
         "experiments.whole_tables",
         "WholeTables",
         "about 40 min",
-        "Networks that guess hidden rows of a table: two priors, and tables from elsewhere.",
+        "The evidence of whole tables by a network: two priors, orders of rows, tables from elsewhere.",
     ),
 }
