@@ -185,7 +185,7 @@ class Scorer:
         wanted: Tensor | None = None,
         same: Tensor | None = None,
     ) -> Callable[[], Tensor]:
-        """As :meth:`~mpt_score.MaskedLM.ask`, of a function, too, which has answered when this returns.
+        """As ``MaskedLM.ask``, of a function, too, which has answered when this returns.
 
         Answers may be infinite or nan; :meth:`fault` says what of it.
         """
