@@ -159,7 +159,7 @@ def test_checks_fold_and_minutes_show(page: Page, site: Path) -> None:
     checks = [cell.source for cell in cells if "check" in cell.metadata.get("tags", [])]
     for source in checks:
         title = source.splitlines()[0].removeprefix("# @title ")
-        assert f'<p class="collapsed admonition-title">{title}</p>' in text, title
+        assert f'<span class="admonition-title">{title}</span>' in text, title
     assert checks and "@title" not in text
     assert f'<p class="minutes">{form(page).time} to read</p>' in text
 
