@@ -96,11 +96,7 @@ class SixSentences(Experiment, name="six-sentences"):
             look(network, last)
 
         last = max(self.steps)
-        watched, num_taken = train(
-            network, text, self.training, device=context.device, progress=looking
-        )
-        if num_taken < last:
-            raise KeyboardInterrupt  # a part of the looks is no record
+        watched = train(network, text, self.training, device=context.device, progress=looking)
         carried = carried.to(context.device)
         look(carried, SmallBertSettings().num_steps)
         arrays = {name: torch.stack([each[name] for each in looks]) for name in looks[0]}

@@ -44,7 +44,7 @@ async ({ pages, front }) => {
       if (check) {
         const says = page.createElement("p");
         says.className = "print-check";
-        says.textContent = fold.querySelector("summary p").textContent;
+        says.textContent = fold.querySelector("summary .admonition-title").textContent;
         check.replaceChildren(says);
       } else {
         fold.remove();

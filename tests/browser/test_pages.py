@@ -186,7 +186,7 @@ def on_a_phone(visit: Visit, docname: str) -> dict[str, object]:
         faults["lines of code that need a push"] = page.evaluate(PUSHED)
     if docname in TABLES:
         faults["tables that leave width unused"] = page.evaluate(NARROW)
-    if docname == "book/note-a-one-rate":
+    if docname == "book/how-should-i-mask":
         faults["names of columns"] = page.evaluate(COLUMNS) != ["none", '"Why: "']
     return faults
 

@@ -40,7 +40,7 @@ FIRST = {
     "TabPFN": "15-whole-tables",
     "Bayes factor": "15-whole-tables",
     "likelihood of a sentence": "scoring-guide",
-    "perplexity": "12-bert",
+    "perplexity": "what-a-model-must-know",
     "install": "how-to-run",
     "PPCA": "05-ppca",
     "how many random masks do I need": "06-convergence",
@@ -64,8 +64,8 @@ FIRST = {
     "run it on Colab": "how-to-run",
 }
 AMONG_THREE = {
-    "which masking rate": "note-a-one-rate",
-    "perplexity": "scoring-guide",
+    "which masking rate": "how-should-i-mask",
+    "perplexity": "12-bert",
     "probability of a sentence from BERT": "scoring-guide",
     "linear probe": "note-g-features",
 }
