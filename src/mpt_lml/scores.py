@@ -64,11 +64,11 @@ def _mask_score(log_conditional: Tensor, mask: Tensor) -> Tensor:
 def mean_by_size(
     values: Float[Tensor, " P *rest"], sizes: Int[Tensor, " P"], num_features: Count
 ) -> Float[Tensor, " L *rest"]:
-    """Mean of ``values`` over all masks of each size.
+    """Mean of ``values`` over all masks, or other sets of coordinates, of each size.
 
     Args:
-        values: one row a mask, (P, ...).
-        sizes: how many coordinates each mask hides, within 0..D, (P,).
+        values: one row a set, (P, ...).
+        sizes: how many coordinates each set has, within 0..D, (P,).
         num_features: D.
 
     Returns:

@@ -144,7 +144,7 @@ def jackknife(
 def chain_crossover(gap_entropy: Float[Tensor, " G"]) -> float:
     """ρ* of a Markov chain of infinite length, at least 1/2 (ours).
 
-    The maximum over q of (1 − q) Σ_g δ_g q^g with δ_g = h(g+1) − h(g). Of a chain that is not
+    The q at which (1 − q) Σ_g δ_g q^g is largest, with δ_g = h(g+1) − h(g). Of a chain that is not
     stationary, h(g) is the mean over its places j (note A).
 
     Args:
