@@ -116,7 +116,11 @@ def draw_links(target: Path = LINKS) -> None:
     links = (
         ("summed", "the scores add up:", "proved, if the guesses fit together"),
         ("summed", "each tie is worth its nats:", "proved, at the top of every size"),
-        ("asked", "are better guesses better features?", "with one hidden: on one language of three"),
+        (
+            "asked",
+            "are better guesses better features?",
+            "with one hidden: on one language of three",
+        ),
         ("faint", "do they help where you need them?", "no theorem says so"),
     )
     heights = [7.75 - 1.8 * number for number in range(5)]
