@@ -153,6 +153,12 @@ EXPERIMENTS = {
         "about 40 min",
         "The recursion of Figure 3, lower, choice by choice, and an encoder of x_R.",
     ),
+    "self-contradiction": Entry(
+        "experiments.self_contradiction",
+        "SelfContradiction",
+        "about 40 min",
+        "How much of a network's error is self-contradiction: area, mixture and exact log p.",
+    ),
     "six-sentences": Entry(
         "experiments.six_sentences",
         "SixSentences",

@@ -425,7 +425,7 @@ def test_other_settings_are_refused(
 # -- what a run has kept belongs to its inputs --------------------------------------------------------
 
 RESUMABLE = [name for name in experiment.names() if experiment.find(name).resumable]
-FILE_OF_A_SEED = ["known-language", "whole-tables"]
+FILE_OF_A_SEED = ["known-language", "self-contradiction", "whole-tables"]
 WITH_A_NETWORK = ["bert-curve", "table-2-pretrained", "figure-6", "figure-6-pretrained"]
 resumable = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in RESUMABLE]
