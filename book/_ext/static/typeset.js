@@ -9,19 +9,29 @@
     show();
     return;
   }
-  const FEW = 80;
+  const TURN = 30; // milliseconds after which the page may answer its reader
   const pause = () => new Promise((done) => setTimeout(done));
   const inSight = (formula) => formula.getBoundingClientRect().top < 1.5 * window.innerHeight;
 
+  // As many at a time as a turn has room for, judged by the last ones.
+  async function setInTurns(formulas) {
+    let count = 4;
+    for (let first = 0; first < formulas.length; ) {
+      await pause();
+      const few = formulas.slice(first, first + count);
+      const start = performance.now();
+      await MathJax.typesetPromise(few);
+      const perFormula = (performance.now() - start) / few.length;
+      first += few.length;
+      count = Math.max(1, Math.min(80, Math.floor(TURN / perFormula)));
+    }
+  }
+
   async function setAll() {
     const formulas = [...document.querySelectorAll("main .math")];
-    await MathJax.typesetPromise(formulas.filter(inSight));
+    await setInTurns(formulas.filter(inSight));
     show();
-    const left = formulas.filter((formula) => !formula.querySelector("mjx-container"));
-    for (let first = 0; first < left.length; first += FEW) {
-      await pause();
-      await MathJax.typesetPromise(left.slice(first, first + FEW));
-    }
+    await setInTurns(formulas.filter((formula) => !formula.querySelector("mjx-container")));
     await MathJax.typesetPromise(); // what stands outside the text: contents, outputs of cells
   }
 
