@@ -10,6 +10,7 @@ computed from the chapter's notebook (``book/_tools/form.py``).
 
 import html
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,9 @@ from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util.docutils import SphinxDirective
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "_tools"))
-from book_layout import Book
+from book_layout import Book, Page
 from form import ANY_HEADING, Form, sections, text_form
+from memory import Memory
 from plain_markdown import number_book, plain_title
 
 READING = "book/reading.yml"
@@ -30,13 +32,22 @@ HOUR = "hour"
 TITLE = "# @title "
 
 
+def forms_of(page: Page) -> tuple[list[tuple[str, Form]], dict[str, Form]]:
+    """The forms of a chapter's sections, with their subsections and without."""
+    return list(sections(page)), dict(sections(page, ANY_HEADING))
+
+
 def measure(app: Sphinx) -> None:
     """Before the first page: every chapter's form, every path as (label, form)."""
     book = Book(Path(app.srcdir))
     index = number_book(book)
-    parts = {page.docname: list(sections(page)) for page in book.chapters}
+    parts, alone = {}, {}
+    with Memory(book.root, "forms") as memory:
+        for page in book.chapters:
+            text = f"{page}\n".encode() + page.notebook.read_bytes()
+            parts[page.docname], own = memory.of(text, partial(forms_of, page))
+            alone |= own
     forms = {docname: sum((part for _, part in each), Form()) for docname, each in parts.items()}
-    alone = {number: part for page in book.chapters for number, part in sections(page, ANY_HEADING)}
     whole = alone | {number: part for each in parts.values() for number, part in each}
 
     def measured(label: str, parts: dict[str, Form]) -> tuple[str, Form]:

@@ -11,23 +11,26 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 
 from book_layout import ROOT, Book
-from chapter_sources import ChapterSources, changes
+from chapter_sources import ChapterSources, changes, code_of
 from jupyter_cache import get_cache
 from jupyter_cache.base import ProjectNb
 from jupyter_cache.executors import load_executor
 from jupyter_cache.executors.base import ExecutorRunResult
 from jupyter_cache.executors.basic import ExecutionWorkerLocalMProc, ProcessData
 from jupyter_cache.executors.utils import ExecutionResult, single_nb_execution
+from memory import Memory
 from nbformat import NotebookNode
 from warm_kernels import warm
 
 CACHE = Path("_build", ".jupyter_cache")
+EXECUTED = CACHE / "executed.json"
 HOME_PAGE = Path("_build", "html", "index.html")
 PHASES = Path("_build", "phases")  # and their seconds, which the Makefile adds to and prints
 # One thread, as for the stored notebooks: two that share their cores with another busy process
@@ -70,14 +73,31 @@ def forget(root: Path, *names: str) -> None:
         shutil.rmtree(root / "_build" / name, ignore_errors=True)
 
 
-def fingerprint(root: Path, names: Sequence[str] = READ) -> str:
+def fingerprint(
+    root: Path, names: Sequence[str] = READ, without: Collection[Path] = frozenset()
+) -> str:
     """Hash of all files that the pages are made of, or of those of some folders."""
     digest = hashlib.sha256(sys.version.encode())
     for name in names:
         for file in sorted([root / name, *(root / name).rglob("*")]):
-            if file.is_file() and "__pycache__" not in file.parts:
+            if file.is_file() and "__pycache__" not in file.parts and file not in without:
                 digest.update(f"{file.relative_to(root)}\0".encode() + file.read_bytes())
     return digest.hexdigest()
+
+
+def sources_of_pages(root: Path) -> dict[str, dict[str, str]]:
+    """What each page depends on, with hashes (``chapter_sources.py``)."""
+    sources = ChapterSources(root)
+    pages = [page for page in Book(root).pages if page.path.is_file()]
+    texts = {path for page in pages for path in (page.path, page.notebook)}
+    files = fingerprint(root, ("book", "src", "constraints.txt"), without=texts).encode()
+    hashes = {}
+    with Memory(root, "code") as codes, Memory(root, "sources") as memory:
+        for page in pages:
+            code = codes.of(page.path.read_bytes(), partial(code_of, page)) if page.number else ""
+            key = files + f"{page}\n{code}".encode()
+            hashes[page.docname] = memory.of(key, partial(sources.hashes, page))
+    return hashes
 
 
 def refresh_cache(root: Path) -> dict[str, list[str]]:
@@ -86,10 +106,9 @@ def refresh_cache(root: Path) -> dict[str, list[str]]:
     Returns:
         Their names, each with the files that have changed since it was executed.
     """
-    sources = ChapterSources(root)
     book = Book(root)
     stamp = root / CACHE / "sources.json"
-    now = {page.docname: sources.hashes(page) for page in book.pages if page.path.is_file()}
+    now = sources_of_pages(root)
     if not stamp.is_file():  # nothing is known of what may be there
         forget(root, CACHE.name, ".doctrees")
         stamp.parent.mkdir(parents=True)
@@ -105,9 +124,21 @@ def refresh_cache(root: Path) -> dict[str, list[str]]:
     for record in cache.list_cache_records():
         if Path(record.uri).stem in stale:
             cache.remove_cache(record.pk)
+    executed = {name: text for name, text in read_executed(root).items() if name not in stale}
+    (root / EXECUTED).write_text(json.dumps(executed))
     stamp.write_text(json.dumps(now, indent=1))
     chapters = {page.name for page in book.chapters}
     return {name: changed for name, changed in stale.items() if before and name in chapters}
+
+
+def digest_of(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def read_executed(root: Path) -> dict[str, str]:
+    """The chapters that are in the cache, each with a hash of its text."""
+    path = root / EXECUTED
+    return json.loads(path.read_text()) if path.is_file() else {}
 
 
 @contextmanager
@@ -169,10 +200,14 @@ def execute_ahead(
     for record in cache.list_project_records():
         if not Path(record.uri).is_file():  # a chapter that got another name
             cache.remove_nb_from_project(record.pk)
-    for page in book.chapters:
+    texts = {page.name: digest_of(page.path) for page in book.chapters}
+    executed = read_executed(root)
+    asked = [page for page in book.chapters if executed.get(page.name) != texts[page.name]]
+    for page in asked:
         cache.add_nb_to_project(str(page.path), read_data={"name": "myst_nb_md", "type": "plugin"})
     timeout = book.config["execute"]["timeout"]
-    records = load_executor("local-parallel", cache).get_records()
+    executor_of_cache = load_executor("local-parallel", cache)
+    records = executor_of_cache.get_records([str(page.path) for page in asked])
     # The first chapters, which are the quickest, last: no core waits long for another at the end.
     records.reverse()
     work = [ProcessData(record.pk, record.uri, cache, timeout, False) for record in records]
@@ -185,6 +220,9 @@ def execute_ahead(
     addresses: dict[int, list[str]] = {0: [], 1: [], 2: []}
     for code, address in results:
         addresses[code].append(address)
+    for address in addresses[1] + addresses[2]:
+        texts.pop(Path(address).stem)
+    (root / EXECUTED).write_text(json.dumps(texts))
     return ExecutorRunResult(addresses[0], addresses[1], addresses[2])
 
 
@@ -201,7 +239,12 @@ def lay_out_written_pages(root: Path) -> None:
     stamp.write_text(now)
 
 
-def main(root: Path = ROOT) -> int:
+def sphinx_apart(command: list[str]) -> int:
+    """Call jupyter-book in a process of its own; returns its status."""
+    return subprocess.run(command, check=False).returncode
+
+
+def main(root: Path = ROOT, sphinx: Callable[[list[str]], int] = sphinx_apart) -> int:
     stamp = root / HOME_PAGE.with_name(".built-from")
     now = fingerprint(root)
     if stamp.is_file() and stamp.read_text() == now:
@@ -215,9 +258,9 @@ def main(root: Path = ROOT) -> int:
             print(f"build: {chapter} is out of date: {', '.join(changed[:3])}{more}", flush=True)
         execute_ahead(root, executor, warm)
     lay_out_written_pages(root)
-    command = [Path(sys.executable).with_name("jupyter-book"), "build", root, "-W", "-n"]
+    command = str(Path(sys.executable).with_name("jupyter-book"))
     with phase(root, "Sphinx"):
-        status = subprocess.run([*command, "--keep-going"], cwd=root, check=False).returncode
+        status = sphinx([command, "build", str(root), "-W", "-n", "--keep-going"])
     if status:
         # A page that was read is not read again, so a second try would pass without its warning.
         forget(root, ".doctrees")

@@ -13,11 +13,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
 
 import nbformat
 from book_layout import Book, BookError, Page
 from jupytext.myst import myst_to_notebook
+from memory import Memory
 from myst_source import Block, replace_roles, split_blocks
 from nbformat import NotebookNode
 from pybtex.database import Entry, Person, parse_file
@@ -62,9 +64,20 @@ class Index:
     """What every label of the book stands for, and every key of its bibliography."""
 
     book: Book
-    cited: dict[str, Entry]
     labels: dict[str, Label] = field(default_factory=dict)
     complete: bool = False
+
+    @cached_property
+    def cited(self) -> dict[str, Entry]:
+        """The entries of the bibliography, by key."""
+        return parse_file(str(self.book.root / self.book.config["bibtex_bibfiles"][0])).entries
+
+    def learn(self, name: str, label: Label) -> None:
+        if name in self.labels and not self.complete:
+            places = f"{self.labels[name].page.docname} and in {label.page.docname}"
+            raise BookError(f"label {name!r} stands in {places}")
+        if name:
+            self.labels[name] = label
 
     def find(self, label: str) -> Label:
         if label not in self.labels:
@@ -74,13 +87,22 @@ class Index:
 
 def number_book(book: Book) -> Index:
     """The labels of every page of the table of contents that exists so far."""
-    bibliography = parse_file(str(book.root / book.config["bibtex_bibfiles"][0]))
-    index = Index(book, bibliography.entries)
-    for page in book.pages:
-        if page.path.is_file():
-            list(Converter(index, page, str).cells())
+    index = Index(book)
+    with Memory(book.root, "labels") as memory:
+        for page in book.pages:
+            if page.path.is_file():
+                text = f"{page}\n".encode() + page.path.read_bytes()
+                for name, label in memory.of(text, partial(labels_of, page, book)).items():
+                    index.learn(name, label)
     index.complete = True
     return index
+
+
+def labels_of(page: Page, book: Book) -> dict[str, Label]:
+    """The labels that stand in one page."""
+    index = Index(book)
+    list(Converter(index, page, str).cells())
+    return index.labels
 
 
 def plain_title(title: str) -> str:
@@ -205,15 +227,8 @@ class Converter:
     def number(self, kind: str, label: str, title: str = "") -> str:
         self.counts[kind] += 1
         number = f"{self.page.number}.{self.counts[kind]}"
-        self.learn(label, Label(kind, self.page, number, title))
+        self.index.learn(label, Label(kind, self.page, number, title))
         return number
-
-    def learn(self, name: str, label: Label) -> None:
-        if name in self.index.labels and not self.index.complete:
-            places = f"{self.index.labels[name].page.docname} and in {self.page.docname}"
-            raise BookError(f"label {name!r} stands in {places}")
-        if name:
-            self.index.labels[name] = label
 
     def block(self, block: Block, nested: bool = False) -> str:
         kind = block.kind
@@ -254,7 +269,7 @@ class Converter:
         # Front matter may hold any directive: it is not printed, but its glossary is learned.
         if kind == "glossary":
             for term in re.findall(r"^\S.*$", block.body, re.M):
-                self.learn(f"term {term.lower()}", Label("term", self.page, "", term))
+                self.index.learn(f"term {term.lower()}", Label("term", self.page, "", term))
         return ""
 
     def pipe_table(self, body: str) -> str:
@@ -278,7 +293,7 @@ class Converter:
         number = "" if self.page.number is None else self.next_section(level)
         kind = "page" if level == 1 else "section"
         for label in self.pending:
-            self.learn(label, Label(kind, self.page, number, title))
+            self.index.learn(label, Label(kind, self.page, number, title))
         self.pending.clear()
         numbered = f"{number}. " if number else ""
         return f"{'#' * level} {numbered}{self.inline(title)}"
