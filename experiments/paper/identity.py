@@ -125,8 +125,11 @@ def _errors(model: TractableModel, generator: torch.Generator) -> dict[str, floa
 
 
 def _order_terms(model: TractableModel, x: Tensor, orders: Tensor) -> Float[Tensor, " D"]:
-    """Mean over the orders and the data of log p(x_π(t) | x_π(t+1..D)), t = 1..D."""
-    mask = masks.nested_masks(orders).flatten(0, 1)
+    """Mean over the orders and the data of log p(x_π(t) | x_π(t+1..D)), t = 1..D.
+
+    The orders are as the paper writes them: the first of each is revealed last.
+    """
+    mask = masks.nested_masks(orders.flip(1)).flatten(0, 1)
     values = model.mean_log_conditional(x, mask).view(len(orders), *[orders.shape[1]] * 2)
     return values.gather(2, orders[:, :, None]).mean(dim=0)[:, 0]
 

@@ -51,7 +51,9 @@ class Problem:
         features = source.num_features
         self.x = source.sample(num_data, generator=generator)
         ranks = masks.sample_ranks(num_data * num_orders, features, generator=generator)
-        self.order = ranks.argsort(dim=1).view(num_data, num_orders, features)
+        # The mask of size 1 hides rank 0, which is therefore revealed last.
+        order = ranks.argsort(dim=1, descending=True)
+        self.order = order.view(num_data, num_orders, features)
         self.mask = masks.nested_masks(self.order).flatten(0, 2)
         self.rows = self.x.repeat_interleave(num_orders * features, dim=0)
         self.values = source.log_each(self.rows, self.mask)
@@ -74,8 +76,9 @@ class Problem:
         """
         difference = self.values - model.log_each(self.rows, self.mask)
         by_size = self.by_size(difference)
-        # Of the mask of size M, which hides order[:M], the token that is shown next: order[M − 1].
-        shown_next = difference.view(*self.order.shape, -1).gather(3, self.order[..., None])
+        # Of the mask of size M, which hides the last M of the order, the one shown next: order[D − M].
+        next_of_size = self.order.flip(-1)[..., None]
+        shown_next = difference.view(*self.order.shape, -1).gather(3, next_of_size)
         area = by_size.sum(dim=2)
         chain = shown_next.sum(dim=(2, 3))
         gap, gap_error = mean_and_error(area.mean(dim=1))

@@ -145,8 +145,8 @@ def sampled_curve(
         num_masks: P, masks a size.
         generator: source of randomness.
         scheme: ``"independent"``: fresh masks for every size (as in the paper). ``"nested"``: one
-            random order a replicate, whose first M coordinates are the mask of size M.
-        targets: ``"all"``: score every masked coordinate. ``"one"``: the last of them in the order,
+            random order a replicate, whose last M coordinates are the mask of size M.
+        targets: ``"all"``: score every masked coordinate. ``"one"``: the first of them in the order,
             which is a random one; with ``"nested"`` that is the chain rule along each order.
         sizes: those to visit, increasing; all of 1..D by default.
 
@@ -171,11 +171,11 @@ def sampled_curve(
     if targets == "all":
         values = size_scores(model, x, mask)
     else:
-        last_of_order = mask & ~masks.from_ranks(ranks, visited[:, None] - 1)
+        revealed_next = mask & ~masks.from_ranks(ranks, visited[:, None] - 1)
         log_conditional = model.mean_log_conditional(x, mask.flatten(0, 1))
         log_conditional = log_conditional.view(mask.shape)
         # Others count 0, also where their log-probability is −inf.
-        values = log_conditional.where(last_of_order, 0.0).sum(dim=-1)
+        values = log_conditional.where(revealed_next, 0.0).sum(dim=-1)
     mean, error = mean_and_error(values, dim=1)
     curve = MaskCurve(visited, mean, error, num_features, num_masks, each=values)
     # Independent sizes: the curve adds up the variances of its sizes itself.

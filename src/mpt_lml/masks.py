@@ -332,8 +332,8 @@ def from_ranks(
 ) -> Bool[Tensor, "*B D"]:
     """Make masks that hide the coordinates of rank 0..M − 1, M from ``sizes``, broadcast, (..., D).
 
-    Rank 0 is masked first, and so shown last. In :mod:`mpt_lml.orders`, whose ranks are the steps at
-    which coordinates are shown, it is the other way round.
+    These are ranks of hiding: the mask of size 1 hides rank 0. The ranks of :mod:`mpt_lml.orders` are
+    the steps at which coordinates are shown.
     """
     return ranks < torch.as_tensor(sizes, device=ranks.device)[..., None]
 
@@ -461,9 +461,10 @@ def stratified_masks(
 
 @checked
 def nested_masks(order: Int[Tensor, "*batch D"]) -> Bool[Tensor, "*batch D D"]:
-    """One order of the coordinates -> masks of sizes 1..D; row M − 1 masks ``order[:M]``.
+    """One order of the coordinates -> masks of sizes 1..D.
 
-    The coordinates are revealed from the last of ``order`` to the first.
+    Row M − 1 masks the last M of ``order``, in which the coordinates are revealed. Of them
+    ``order[D − M]`` is revealed next.
 
     Args:
         order: permutations of 0..D−1, (..., D).
@@ -472,7 +473,7 @@ def nested_masks(order: Int[Tensor, "*batch D"]) -> Bool[Tensor, "*batch D D"]:
         Boolean, (..., D, D).
 
     >>> nested_masks(torch.tensor([2, 0, 1])).int().tolist()
-    [[0, 0, 1], [1, 0, 1], [1, 1, 1]]
+    [[0, 1, 0], [1, 1, 0], [1, 1, 1]]
     """
     num_features = order.shape[-1]
     require_memory(
@@ -482,7 +483,7 @@ def nested_masks(order: Int[Tensor, "*batch D"]) -> Bool[Tensor, "*batch D D"]:
     if not torch.equal(order.sort(dim=-1).values, in_order.expand_as(order)):
         legal = f"0..{num_features - 1}, got {order.tolist()}"
         raise ValueError(f"order must be a permutation of {legal}.")
-    ranks = order.argsort(dim=-1)
+    ranks = order.flip(-1).argsort(dim=-1)  # the last of the order is hidden in every mask
     return from_ranks(ranks[..., None, :], in_order + 1)
 
 

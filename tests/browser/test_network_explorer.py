@@ -245,7 +245,7 @@ def test_an_order_of_one_s_own(visit, network, source) -> None:
     assert "already revealed" in page.locator(f"{EXPLORER} .oe-live").inner_text()
     for j in order[9:]:
         card(page, 1, j).click()
-    mask = masks.nested_masks(torch.tensor(order[::-1])).flip(0)  # what is hidden at each step
+    mask = masks.nested_masks(torch.tensor(order)).flip(0)  # what is hidden at each step
     turn = torch.arange(16), torch.tensor(order)
     log_q = network.log_each(x.expand(16, 16), mask)[turn]
     log_p = source.log_each(x.expand(16, 16), mask)[turn]

@@ -106,12 +106,12 @@ def exact_variance(
 def _variance_over_orders(
     values: Float[Tensor, "P D"], subset: Bool[Tensor, "P D"], targets: Targets
 ) -> float:
-    """Variance over all D! orders, each of whose beginnings is a mask.
+    """Variance over all D! orders of hiding, each of whose beginnings is a mask.
 
     ``subset`` has the masks of all sizes but the empty one.
     """
     orders = torch.tensor(list(itertools.permutations(range(subset.shape[1])))).to(subset.device)
-    # The row of ``subset`` that masks order[:M]: one less than in masks.subsets, which has the empty set.
+    # The row of ``subset`` that masks the first M: one less than in masks.subsets, with its empty set.
     row = (1 << orders).cumsum(dim=1) - 1
     if targets == "all":
         terms = scores._mask_score(values, subset)[row]

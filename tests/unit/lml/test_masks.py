@@ -96,12 +96,12 @@ def test_the_same_seed_gives_the_same_masks() -> None:
     assert not torch.equal(draws[0], draws[2])
 
 
-def test_nested_masks_grow_along_the_order() -> None:
+def test_nested_masks_hide_what_an_order_reveals_last() -> None:
     mask = masks.nested_masks(torch.tensor([2, 0, 1]))
-    assert mask.long().tolist() == [[0, 0, 1], [1, 0, 1], [1, 1, 1]]
+    assert mask.long().tolist() == [[0, 1, 0], [1, 1, 0], [1, 1, 1]]
     batch = torch.tensor([[2, 0, 1], [0, 1, 2]])
     assert torch.equal(masks.nested_masks(batch)[0], mask)
-    assert masks.nested_masks(batch)[1].long().tolist() == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
+    assert masks.nested_masks(batch)[1].long().tolist() == [[0, 0, 1], [0, 1, 1], [1, 1, 1]]
 
 
 def test_score_divides_by_the_number_of_masked_coordinates() -> None:
