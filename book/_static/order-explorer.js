@@ -290,7 +290,7 @@
       tried.replaceChildren();
       if (!history.length) return;
       var head = ["Order", "Total"];
-      for (var t = 1; t <= D; t++) head.push("Term " + t);
+      for (var M = D; M >= 1; M--) head.push("M = " + M);
       var body = history.map(function (o) {
         var terms = termsAlong(data, o);
         return row([path(o), digits(sum(terms))].concat(terms.map(function (v) { return number(v, 3); })));
