@@ -533,7 +533,7 @@
       });
       var low = Math.min.apply(null, heights), high = Math.max.apply(null, heights), pad = 0.08 * (high - low);
       var c = shared.chart(root, "Network minus source along each order tried; where they end is in the table below.",
-        250, [0, D + 3.2], [low - pad, high + pad], "symbols revealed", "network \u2212 source so far, nats");
+        250, [0, D + 3.2], [low - pad, high + pad], "symbols revealed", "log q \u2212 log p so far, nats");
       shown.forEach(function (line) { c.line("oe-one", line); });
       c.line("oe-source-line", [[0, 0], [D, 0]]);
       c.line("oe-net-line", mine);
@@ -549,8 +549,9 @@
         c.add("text", { x: c.px(D) + 6, y: below }, mark[1]);
       });
       return el("div", {}, [c.node, caption(
-        "How far the network has moved from the source: at the right end, what this order's total lacks or has too " +
-          "much. Thin: the orders tried. The source is the level line: all its orders end at log p(x)."
+        "How far the network has moved from the source: below zero it lacks something. At the right end stands what this " +
+          "order's total lacks or has too much. Thin: the orders tried. The source is the level line: all its orders " +
+          "end at log p(x)."
       )]);
     }
 
@@ -564,7 +565,7 @@
       var q = mean("q"), p = mean("p");
       var high = Math.max.apply(null, q.concat(p).map(function (point) { return point[1]; }));
       var c = shared.chart(root, "The mask-rate curves of network and source from the random orders drawn so far, as " +
-        "surprise.", 240, [0.6, D + 0.4], [0, 1.06 * high], "masked positions M", "surprise, \u2212S(x; M), nats");
+        "surprise.", 240, [0.6, D + 0.4], [0, 1.06 * high], "hidden positions M", "surprise, \u2212S(x; M), nats");
       c.add("path", { class: "oe-net-area", d: c.path([[1, 0]].concat(q, [[D, 0]])) + "Z" });
       c.line("oe-source-line", p);
       c.line("oe-net-line", q);

@@ -43,8 +43,9 @@
 
   function Explorer(root, data, id) {
     var frame = shared.shell(root, id, "Rate explorer",
-      "Each stair is the expected surprise of one guess, and what lies below the stairs is the area. One masking rate puts " +
-        "a rectangle in its place, as high as the stair at that rate. Move the sliders.");
+      "Each stair is the expected surprise of one guess, and what lies below the stairs is the surprise of all guesses " +
+        "together, minus the area. One masking rate puts a rectangle in its place, as high as the stair at that rate. " +
+        "Move the sliders.");
     function percent(value) {
       return value + " %";
     }
@@ -110,11 +111,11 @@
       c.line("oe-rule", [[now.crossover, mean], [now.crossover, low]]);
       c.add("circle", { class: "oe-chosen-dot", cx: c.px(r), cy: c.py(top), r: 6 });
       c.add("text", { x: c.px(now.crossover) - 6, y: c.py(0) - 8, "text-anchor": "end" }, "\u03c1*");
-      c.add("text", { x: c.px(0.02), y: c.py(mean) - 6 }, "mean height, area / D");
+      c.add("text", { x: c.px(0.02), y: c.py(mean) - 6 }, "mean height, \u2212area / D");
       picture.replaceChildren(
         c.node,
         shared.legend([
-          ["oe-below", "Below the stairs: the area, the surprise of all guesses together."],
+          ["oe-below", "Below the stairs: the surprise of all guesses together, minus the area."],
           ["oe-chosen", "Frame with the dot: the rectangle of your rate."],
           ["oe-too-high", "The stairs above the frame: surprise left out, and log p(x) comes out too high."],
           ["oe-too-low", "The frame above the stairs: too much surprise, and log p(x) comes out too low."]

@@ -26,7 +26,7 @@
     };
   }
 
-  /** The Bernstein polynomial of the curve at a mask rate, by de Casteljau's algorithm. */
+  /** The Bernstein polynomial of the curve at a masking rate, by de Casteljau's algorithm. */
   function smoothed(curve, rho) {
     var level = curve.slice();
     for (var n = level.length - 1; n > 0; n--) {
@@ -122,8 +122,8 @@
     }
 
     function drawClock(rho, count) {
-      var c = shared.chart(root, "The mask rate against time; the handle bends it.", 220, [0, 1], [0, 1],
-        "time t", "mask rate \u03c1(t)");
+      var c = shared.chart(root, "The masking rate against time; the handle bends it.", 220, [0, 1], [0, 1],
+        "time t", "masking rate \u03c1(t)");
       var points = [];
       for (var i = 0; i <= 100; i++) points.push([i / 100, rho(i / 100)]);
       c.line("oe-pull", [[0, 0], handle, [1, 1]]);
