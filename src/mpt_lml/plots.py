@@ -62,5 +62,5 @@ def mask_curve(curve: MaskCurve, *, ax: Axes, color: Any = None, area: bool = Fa
         ax.fill_between(position, score - two_errors, score + two_errors, alpha=0.25, **shade)
     if area:
         ax.fill_between(position, 0.0, score, alpha=0.15, **shade)
-    ax.set_xlabel("masked coordinates M")
+    ax.set_xlabel("hidden coordinates M")
     ax.set_ylabel("S(x; M)  [nats / coordinate]")
