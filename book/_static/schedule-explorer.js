@@ -1,5 +1,5 @@
 /* The schedule explorer: drag the schedule of a masked diffusion model and its number of steps T.
- * The loss over time changes its shape and keeps its area; the sum of T steps creeps up to it.
+ * The loss over time changes its shape and keeps its area; the sum of T steps creeps down to it.
  *
  * Its numbers, in <script class="schedule-explorer-data"> (see explorers.js):
  *   curve   S(x; M) for M = 1..D
