@@ -30,7 +30,7 @@ _SMALLEST_MOVE = 1e-280
 
 @final
 class HMM(TractableModel):
-    """Sequences of D symbols, each emitted by a hidden state that moves as a Markov chain.
+    """Sequences of D symbols, each emitted by a latent state that moves as a Markov chain.
 
     p(x) = Σ_z initial[z_1] emission[z_1, x_1] Π_{j>1} transition[z_{j−1}, z_j] emission[z_j, x_j]
 
