@@ -212,14 +212,14 @@ class AntibodyCurves(AntiBERTyExperiment, name="antibody-curves", resumable=True
     the same order. Arrays: ``antibody`` (A,), the places in the table; ``group`` (A,), 0 human, 1 mouse,
     2 other. For each chain (2A,): ``num_residues`` D; in nats a chain ``log-score``, the area from masks
     in strata, its ``error`` over masks, ``pseudo``, ``fifteen``, D·S(15 %), and ``log_p`` (2A, S), log
-    p_σ along random orders; in nats a residue ``curves`` (2A, R), one mask of exact size a rate,
+    p_π along random orders; in nats a residue ``curves`` (2A, R), one mask of exact size a rate,
     ``hidden``, everything hidden, ``frequencies``, the mean log frequency of its residues in the other
     chains of its kind. For KIND heavy, light: ``curve/KIND``, ``error/KIND`` (R,), nats a residue;
     ``area/KIND`` (2, 2), a residue and a chain; and (2,), a value and its error over chains, ``tail``,
     the share of the fall beyond 85 %, ``mean_rate`` r* in percent, the first crossing of the mean
     height, ``beyond``, the share of the area asked at rates above 25 %, and in nats a chain
-    ``bias/15/KIND``, 25, 40, D·S − area, ``spread``, the standard deviation of log p_σ over orders,
-    ``mixture``, log of the mean p_σ less the mean log p_σ. Added when the curves had been seen, because
+    ``bias/15/KIND``, 25, 40, D·S − area, ``spread``, the standard deviation of log p_π over orders,
+    ``mixture``, log of the mean p_π less the mean log p_π. Added when the curves had been seen, because
     1 % is one mask of two residues: ``tail_from_one``, the tail of a fall that begins at the
     pseudo-log-likelihood, which is S(1) exactly, and ``last_rate``, the last crossing; ``positions``
     (2A,), as ``frequencies``, by place from the chain's beginning, and ``lost``, nats a chain: what the
