@@ -361,11 +361,11 @@ def _bits_a_byte(
     """A task's bits a byte with their standard errors over texts and masks, which the harness lacks."""
     mean = ratio_estimate(NATS_TO_BITS * log_score, num_bytes)
     mask_error = mask_variance.sum().sqrt() * abs(NATS_TO_BITS) / num_bytes.sum()
-    parts = [f"± {mask_error:.2g} from the masks that were drawn"]
+    errors = [f"± {mask_error:.2g} from the masks that were drawn"]
     if mean.num_samples > 1:
-        parts.insert(0, f"± {mean.standard_error:.2g} from one text to another, in which is")
+        errors.insert(0, f"± {mean.standard_error:.2g} from one text to another, in which is")
     return (
-        f"task {task}: {mean:.5g} bits a byte over {mean.num_samples} texts, {' '.join(parts)}; "
+        f"task {task}: {mean:.5g} bits a byte over {mean.num_samples} texts, {' '.join(errors)}; "
         f"{int(num_passes.sum())} passes."
     )
 

@@ -38,7 +38,7 @@ class Ratio:
         self._places: dict[str, int] = {}  # of items
 
     def add(self, a: float, b: float = 1.0, item: str | None = None) -> None:
-        """Add one text: a unit of its own, or a part of its item."""
+        """Add one text: a unit of its own, or one of the texts of its item."""
         end = len(self._numerators)
         place = end if item is None else self._places.setdefault(item, end)
         if place == end:

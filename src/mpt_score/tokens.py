@@ -1,4 +1,4 @@
-"""Sentences as rows of token ids, and masks of exact sizes on them."""
+"""Texts as rows of token ids, and masks of exact sizes on them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -19,19 +19,19 @@ __all__ = ["Tokens", "encode"]
 @checked
 @dataclass(frozen=True, eq=False)
 class Tokens:
-    """Sentences of several lengths; what lies behind a sentence's end is padding.
+    """Texts of several lengths; what lies behind a text's end is padding.
 
     They are on the CPU, where text is tokenized; tensors from elsewhere are brought there.
 
     Args:
         ids: token ids, (N, L).
-        types: 0 for the first sentence of a pair, 1 for the second, (N, L).
+        types: 0 for the first text of a pair, 1 for the second, (N, L).
         maskable: the word pieces that are scored, (N, L): no special tokens and no padding. An
             unknown token is shown and not scored: which word it stands for is lost.
-        lengths: tokens of each sentence, special ones counted, padding not, (N,).
+        lengths: tokens of each text, special ones counted, padding not, (N,).
 
     Raises:
-        ValueError: for a sentence without a token to score, and for one to score in the padding.
+        ValueError: for a text without a token to score, and for one to score in the padding.
 
     >>> ids, maskable = torch.zeros(2, 3).long(), torch.ones(2, 3).bool()
     >>> Tokens(ids, ids, maskable, torch.tensor([3, 3])).num_features
@@ -65,7 +65,7 @@ class Tokens:
 
     @classmethod
     def _unchecked(cls, ids: Tensor, types: Tensor, maskable: Tensor, lengths: Tensor) -> "Tokens":
-        """Rows that are known to be right: of checked texts, or parts of checked rows."""
+        """Rows that are known to be right: of checked texts, or cut from checked rows."""
         tokens = object.__new__(cls)
         for name, value in zip(
             ("ids", "types", "maskable", "lengths"), (ids, types, maskable, lengths), strict=True
@@ -78,7 +78,7 @@ class Tokens:
 
     @property
     def num_features(self) -> Int[Tensor, " N"]:
-        """D of each sentence: its maskable tokens."""
+        """D of each text: its maskable tokens."""
         return self.maskable.sum(dim=1)
 
     @checked
@@ -90,13 +90,13 @@ class Tokens:
         """
         chosen = chosen.cpu()
         require_ids("chosen", chosen, len(self), "Rows are counted from 0.")
-        return self._part(chosen, int(self.lengths[chosen].max()))
+        return self._cut(chosen, int(self.lengths[chosen].max()))
 
     def row(self, number: int) -> "Tokens":
         """One row, cut to its length."""
-        return self._part(slice(number, number + 1), int(self.lengths[number]))
+        return self._cut(slice(number, number + 1), int(self.lengths[number]))
 
-    def _part(self, rows: Tensor | slice, width: int) -> "Tokens":
+    def _cut(self, rows: Tensor | slice, width: int) -> "Tokens":
         return Tokens._unchecked(
             self.ids[rows, :width],
             self.types[rows, :width],
@@ -212,17 +212,17 @@ else:
 
 @checked
 def encode(tokenizer: Tokenizer, first: Strings, second: Sequence[str] | None = None) -> Tokens:
-    """Tokenize sentences or pairs, whole: [CLS] a [SEP] or [CLS] a [SEP] b [SEP].
+    """Tokenize texts or pairs, whole: [CLS] a [SEP] or [CLS] a [SEP] b [SEP].
 
     Args:
         tokenizer: of ``transformers``.
-        first: the sentences, or the first of each pair. None is cut, however long it is.
+        first: the texts, or the first of each pair. None is cut, however long it is.
         second: the second of each pair.
 
     Raises:
-        TextError: for an empty sentence, for one without a token to score, and for one in which a
+        TextError: for an empty text, for one without a token to score, and for one in which a
             special token is written out, such as [MASK]: nothing can be scored in its place.
-        ValueError: for no sentence, and for another number of second ones.
+        ValueError: for no text, and for another number of second ones.
 
     >>> from mpt_score.networks import load_small_bert
     >>> _, tokenizer = load_small_bert()
@@ -237,7 +237,7 @@ def encode_strings(
 ) -> Tokens:
     """As :func:`encode`, of strings that have been checked."""
     if second is not None and len(second) != len(first):
-        raise ValueError(f"{len(first)} first sentences came with {len(second)} second ones.")
+        raise ValueError(f"{len(first)} first texts came with {len(second)} second ones.")
     _require_words(first)
     _require_words(second or ())
     pairs = () if second is None else (list(second),)
@@ -261,7 +261,7 @@ def encode_strings(
         maskable &= ids != tokenizer.unk_token_id
     number = _first_without(maskable)
     if number is not None:
-        raise TextError.of("sentence", number, f"has no word pieces: {first[number][:60]!r}.")
+        raise TextError.of("text", number, f"has no word pieces: {first[number][:60]!r}.")
     return Tokens._unchecked(ids, types, maskable, lengths)
 
 
@@ -271,10 +271,10 @@ def _padded(rows: Sequence[Any], value: int) -> Int[Tensor, "N L"]:
     return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=value)
 
 
-def _require_words(sentences: Sequence[str]) -> None:
-    for number, sentence in enumerate(sentences):
-        if not sentence.strip():
-            raise TextError.of("sentence", number, "is empty: it has no word to score.")
+def _require_words(texts: Sequence[str]) -> None:
+    for number, text in enumerate(texts):
+        if not text.strip():
+            raise TextError.of("text", number, "is empty: it has no word to score.")
 
 
 def _require_no_special(
@@ -287,7 +287,7 @@ def _require_no_special(
         number, place = is_special.nonzero()[0].tolist()
         token = tokenizer.convert_ids_to_tokens(int(ids[number, place]))
         raise TextError.of(
-            "sentence",
+            "text",
             number,
             f"holds {token}, a special token of the tokenizer, which has no probability: take it out, "
             "or write it in another way.",

@@ -219,8 +219,8 @@ def score_calls() -> list[Call]:
         valid(crossing.mean_rate),
         valid(curve.rows),
         valid(mpt_score.Design, rates=(0.15, 0.5), strata=3, num_masks=2, seed=4),
-        valid(design.generator, sentence=0),
-        valid(design.masks, row=TOKENS.rows(torch.tensor([0])), sentence=0),
+        valid(design.generator, number=0),
+        valid(design.masks, row=TOKENS.rows(torch.tensor([0])), number=0),
     ]
 
 

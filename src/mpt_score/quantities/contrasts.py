@@ -159,11 +159,13 @@ def contrast_of(
         values.append(weighted.mean(dim=1).sum())
         _, group = same_orders[numbers].unique(return_inverse=True)
         of_groups = [group == number for number in range(int(group.max()) + 1)]
-        parts = [
+        variances_of_groups = [
             _variance(weighted[of_group], degrees[numbers][of_group]) for of_group in of_groups
         ]
-        variances.append(sum(variance for variance, _ in parts))
-        squares_per_degree.append(sum(variance**2 / degrees for variance, degrees in parts))
+        variances.append(sum(variance for variance, _ in variances_of_groups))
+        squares_per_degree.append(
+            sum(variance**2 / degrees for variance, degrees in variances_of_groups)
+        )
     variance = torch.tensor(variances, dtype=torch.float64)
     degrees_of_items = degrees_of_sum(
         variance, torch.tensor(squares_per_degree, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Which masks a sentence gets: exact sizes at some rates or in strata, each drawn on its own."""
+"""Which masks a text gets: exact sizes at some rates or in strata, each drawn on its own."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -24,12 +24,12 @@ TextNumber = Annotated[int, Within(0, 2**32)]
 @checked
 @dataclass(frozen=True)
 class Design:
-    """Which masks each sentence gets, all drawn on their own.
+    """Which masks each text gets, all drawn on their own.
 
-    A sentence's masks follow from ``seed`` and its number, not from batches.
+    A text's masks follow from ``seed`` and its number, not from batches.
 
     Args:
-        rates: M = ⌈rate · D⌉ of a sentence's D tokens.
+        rates: M = ⌈rate · D⌉ of a text's D tokens.
         strata: stands instead of them for an unbiased area: the sizes 1..D are cut into so many, and
             each mask takes a random size from its own.
         num_masks: for each rate or stratum.
@@ -90,29 +90,29 @@ class Design:
             )
 
     @checked
-    def generator(self, sentence: TextNumber) -> torch.Generator:
-        """The source of randomness of one sentence's masks.
+    def generator(self, number: TextNumber) -> torch.Generator:
+        """The source of randomness of one text's masks.
 
         Args:
-            sentence: its number, from 0.
+            number: of the text, from 0.
         """
         # By number, and not by tokens as elsewhere: the recorded curves rest on these draws.
-        return torch.Generator().manual_seed(self.seed * _MOST_TEXTS + sentence)
+        return torch.Generator().manual_seed(self.seed * _MOST_TEXTS + number)
 
     @checked
-    def masks(self, row: Tokens, sentence: TextNumber) -> Bool[Tensor, "P L"]:
-        """The masks of one sentence, for each repeat all columns, and last the one of everything.
+    def masks(self, row: Tokens, number: TextNumber) -> Bool[Tensor, "P L"]:
+        """The masks of one text, for each repeat all columns, and last the one of everything.
 
         Args:
             row: its tokens, one row of L.
-            sentence: its number, from 0.
+            number: of the text, from 0.
 
         Returns:
             Masks (P, L), P = ``num_masks`` · R + 1; True means masked.
         """
         if len(row) != 1:
-            raise ValueError(f"row must be one sentence, got {len(row)}.")
-        generator = self.generator(sentence)
+            raise ValueError(f"row must be one text, got {len(row)}.")
+        generator = self.generator(number)
         num_features = int(row.num_features)
         repeated = torch.zeros(self.num_masks * len(self.columns), dtype=torch.int64)
         ranks = row.rows(repeated).sample_ranks(generator=generator)

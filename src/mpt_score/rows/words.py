@@ -78,9 +78,9 @@ def _without_space(string: str, start: int, end: int) -> tuple[int, int]:
 
     One of white space only shrinks to its end: its token belongs to what follows.
     """
-    part = string[start:end]
-    start += len(part) - len(part.lstrip())
-    return start, start + len(part.strip())
+    spanned = string[start:end]
+    start += len(spanned) - len(spanned.lstrip())
+    return start, start + len(spanned.strip())
 
 
 def _words_between_spaces(string: str, spans: Sequence[tuple[int, int]]) -> list[int]:

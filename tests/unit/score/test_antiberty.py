@@ -252,7 +252,7 @@ def test_what_is_no_chain_is_refused_with_what_to_do(text: str, said: str, wheel
 @pytest.mark.bad_input
 def test_an_empty_chain_and_one_that_is_too_long(wheel) -> None:
     scorer = mpt_score.load("antiberty")
-    with pytest.raises(TextError, match="sentence 1 is empty"):
+    with pytest.raises(TextError, match="text 1 is empty"):
         scorer.encode(["EVQL", " "])
     with pytest.raises(TextError, match="text 0 has 42 tokens, the model takes 40"):
         mpt_score.curve(scorer, ["E" * 40], Design((0.5,)))

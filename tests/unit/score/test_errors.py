@@ -23,8 +23,8 @@ def nan_in_the_third_row(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 ONE_IN_THREE_FAILS = mpt_score.load(nan_in_the_third_row)
 # Each is wrong in its third text, number 2, but for the pair, which is the second.
 REFUSED = {
-    "an unknown word": (lambda: SCORER.encode(["the cat", "a dog", "???"]), "sentence 2", 2),
-    "an empty text": (lambda: SCORER.encode(["the cat", "a dog", " "]), "sentence 2", 2),
+    "an unknown word": (lambda: SCORER.encode(["the cat", "a dog", "???"]), "text 2", 2),
+    "an empty text": (lambda: SCORER.encode(["the cat", "a dog", " "]), "text 2", 2),
     "half a character": (lambda: require_texts("texts", ["a", "b", "\ud800"]), "text 2", 2),
     "special tokens only": (
         lambda: SCORER.encode([[5, 6], [6, 7], SCORER.tokenizer.all_special_ids[:1]]),

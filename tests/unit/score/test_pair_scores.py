@@ -302,7 +302,7 @@ class TestSkipped:
     def test_refusals(self) -> None:
         with pytest.raises(ValueError, match="2 first texts came with 1 second"):
             mpt_score.pairs(tiny(), ["a", "a"], ["a"], tokenizer=tokenizer())
-        with pytest.raises(ValueError, match="second: sentence 1 is empty") as refusal:
+        with pytest.raises(ValueError, match="second: text 1 is empty") as refusal:
             mpt_score.pairs(tiny(), ["a", "a"], ["a", ""], tokenizer=tokenizer())
         assert refusal.value.number == 1
         with pytest.raises(ValueError, match="num_orders"):

@@ -509,7 +509,7 @@ WRONG = {
     ),
     "masks of two rows": (
         lambda: mpt_score.Design().masks(encode(tokenizer(), ["a dog", "a cat"]), 0),
-        "row must be one sentence, got 2",
+        "row must be one text, got 2",
     ),
     "types that the network has not": (
         lambda: MaskedLM.of(tiny(), tokenizer(), prefix=(12,)),

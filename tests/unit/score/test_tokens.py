@@ -19,12 +19,12 @@ from mpt_score import tokens
 from mpt_score.errors import TextError
 
 
-def test_padding_is_the_tokenizers_and_an_empty_sentence_is_numbered() -> None:
+def test_padding_is_the_tokenizers_and_an_empty_text_is_numbered() -> None:
     pieces = ["[UNK]", "[CLS]", "[SEP]", "[MASK]", "sun", "[PAD]"]
     tokenizer = BertTokenizer(vocab={piece: n for n, piece in enumerate(pieces)})
     ids = tokens.encode(tokenizer, ["sun sun", "sun"]).ids
     assert ids.tolist() == [[1, 4, 4, 2], [1, 4, 2, 5]]
-    with pytest.raises(ValueError, match="sentence 1 has no word pieces"):
+    with pytest.raises(ValueError, match="text 1 has no word pieces"):
         tokens.encode(tokenizer, ["sun", "moon", "sun"])
 
 
@@ -84,14 +84,14 @@ def test_unknown_tokens_are_shown_and_not_scored() -> None:
     found = tokens.encode(tokenizer(), ["the zebra sat"])
     assert found.ids[0].tolist() == [CLS, 5, 1, 7, 3]
     assert found.maskable[0].tolist() == [False, True, False, True, False]
-    with pytest.raises(ValueError, match="sentence 0 has no word pieces: 'zebra'"):
+    with pytest.raises(ValueError, match="text 0 has no word pieces: 'zebra'"):
         tokens.encode(tokenizer(), ["zebra"])
 
 
 @pytest.mark.bad_input
 @pytest.mark.parametrize("sentence", ["", "  \n"])
 def test_empty_text(sentence: str) -> None:
-    with pytest.raises(ValueError, match="sentence 1 is empty"):
+    with pytest.raises(ValueError, match="text 1 is empty"):
         tokens.encode(tokenizer(), ["a", sentence])
     with pytest.raises(ValueError, match="at least one text"):
         tokens.encode(tokenizer(), [])
@@ -99,7 +99,7 @@ def test_empty_text(sentence: str) -> None:
 
 @pytest.mark.bad_input
 def test_halves_of_other_number() -> None:
-    with pytest.raises(ValueError, match="2 first sentences came with 1 second"):
+    with pytest.raises(ValueError, match="2 first texts came with 1 second"):
         tokens.encode(tokenizer(), ["a", "a"], ["a"])
 
 
@@ -112,7 +112,7 @@ def test_special_tokens_in_a_text_are_refused(tmp_path: Path, name: str) -> None
     for special in family.special:
         if special == words.unk_token:
             continue  # a word that is not known
-        with pytest.raises(TextError, match="sentence 1 holds") as refused:
+        with pytest.raises(TextError, match="text 1 holds") as refused:
             tokens.encode(words, ["a b", f"a {special} b"])
         assert refused.value.number == 1 and refused.value.reason.startswith(f"holds {special}")
 
