@@ -34,7 +34,7 @@ from mpt_score import Design, SentenceCurves, load, networks, sentences, surpris
 from mpt_score.antibodies import chain_scores
 from mpt_score.networks.hub import ANTIBERTY
 from mpt_score.networks.masked_lm import MaskedLM, Precision
-from mpt_score.quantities.sentence_curves import parts_of
+from mpt_score.quantities.sentence_curves import chunks_by_length
 from mpt_score.scorer import Scorer
 from mpt_score.tokens import Tokens
 
@@ -290,10 +290,10 @@ class AntibodyCurves(AntiBERTyExperiment, name="antibody-curves", resumable=True
         earlier rule drew, followed from its place among the others.
         """
         seed = self.seeds[0]
-        parts = parts_of(tokens)
-        compute = [partial(self.score_part, scorer, tokens.rows(numbers)) for numbers in parts]
+        chunks = chunks_by_length(tokens)
+        compute = [partial(self.score_part, scorer, tokens.rows(numbers)) for numbers in chunks]
         scores = each_computed_once(context, "scores-", scorer, tokens, compute)
-        place = torch.cat(parts).argsort()
+        place = torch.cat(chunks).argsort()
         names = ("log-score", "error", "pseudo", "log_p")
         arrays = {name: torch.cat([score[name] for score in scores])[place] for name in names}
         as_trained = Design((TRAINED_RATE,), num_masks=self.num_masks, seed=seed)

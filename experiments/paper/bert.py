@@ -28,10 +28,10 @@ from mpt_score import Design, SentenceCurves, load, networks
 from mpt_score.networks.hub import BERT_BASE
 from mpt_score.networks.masked_lm import MaskedLM
 from mpt_score.quantities.sentence_curves import (
-    PART_SIZE,
-    curves_of_parts,
-    part_of_curves,
-    parts_of,
+    CHUNK_SIZE,
+    chunks_by_length,
+    curves_of_chunks,
+    score_chunk,
 )
 from mpt_score.scorer import Scorer
 from mpt_score.texts import some_tokens
@@ -48,13 +48,13 @@ def curves_in_parts(
     scorer: Scorer,
     tokens: Tokens,
     design: Design,
-    part_size: int = PART_SIZE,
+    chunk_size: int = CHUNK_SIZE,
 ) -> SentenceCurves:
     """Curves as of :func:`mpt_score.curve`, with each part of some texts computed once."""
-    parts = parts_of(tokens, part_size)
-    compute = [partial(part_of_curves, scorer, tokens, numbers, design) for numbers in parts]
+    chunks = chunks_by_length(tokens, chunk_size)
+    compute = [partial(score_chunk, scorer, tokens, numbers, design) for numbers in chunks]
     scores = each_computed_once(context, prefix, scorer, tokens, compute)
-    return curves_of_parts(design, tokens, parts, scores)
+    return curves_of_chunks(design, tokens, chunks, scores)
 
 
 def each_computed_once(
@@ -81,7 +81,7 @@ class OnSentences(Experiment):
     data_sets: tuple[str, ...] = setting(GLUE, quick=("written",))
     num_sentences: int = setting(1000, quick=4)
 
-    part_size: ClassVar[int] = PART_SIZE
+    part_size: ClassVar[int] = CHUNK_SIZE
 
     def curves(
         self,

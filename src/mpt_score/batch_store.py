@@ -1,4 +1,4 @@
-"""The passes of a part of a run: what a network answered, kept so that no stop costs it again."""
+"""The answers of a model about a part of a run, kept so that no stop costs them again."""
 
 import hashlib
 import json
@@ -16,51 +16,40 @@ SECONDS_BETWEEN_SAVES = 60.0
 
 
 class BatchStore:
-    """Answers of a network or function, batch by batch, in memory and now and then on the disk.
+    """Answers of a model, batch by batch, in memory and now and then on the disk.
 
     An answer is known by the batch that was asked about. So a run that goes on gets the very numbers of
     the run that was stopped, although rounding depends on what is asked together.
 
     Args:
-        path: The file of the answers, which need not be there; None to keep nothing.
-        count: Called with the number of rows that have gone through the network.
+        path: The file of the answers, which need not be there.
         clock: The time in seconds, which only increases.
     """
 
-    def __init__(
-        self,
-        path: Path | None,
-        count: Callable[[int], object],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self.path = path
-        self.count = count
         self.clock = clock
-        self.saved = {} if path is None else _read(path)
+        self.saved = _read(path)
         self._new: dict[str, Tensor] = {}  # not on the disk yet; on a GPU they are not waited for
         self._last_save = clock()
 
-    def answer(self, batch: str, num_rows: int, compute: Callable[[], Tensor]) -> Tensor:
+    def answer(self, batch: str, compute: Callable[[], Tensor]) -> Tensor:
         """The saved answer about a batch, or a new one.
 
         Args:
             batch: The digest of what is asked, as of :func:`digest_of`.
-            num_rows: The number of rows that the batch has.
-            compute: Asks the network.
+            compute: Asks the model.
         """
         if batch in self.saved:
             return self.saved[batch]
         answer = compute()
-        self.count(num_rows)
-        if self.path is not None:
-            self._new[batch] = answer
-            if self.clock() - self._last_save >= SECONDS_BETWEEN_SAVES:
-                self.save()
+        self._new[batch] = answer
+        if self.clock() - self._last_save >= SECONDS_BETWEEN_SAVES:
+            self.save()
         return answer
 
     def save(self) -> None:
         """Append the new answers to the file, and wait until they are on the disk."""
-        assert self.path is not None
         try:
             with self.path.open("ab") as stream:
                 for batch, answer in self._new.items():
@@ -78,8 +67,7 @@ class BatchStore:
         """Remove the answers of a part whose scores are written."""
         self.saved = {}
         self._new.clear()
-        if self.path is not None:
-            self.path.unlink(missing_ok=True)
+        self.path.unlink(missing_ok=True)
 
 
 def digest_of(*tensors: Tensor | None) -> str:

@@ -14,7 +14,7 @@ PROGRAM = "mpt-score"
 ABOUT = "Score the lines of a file with a masked language model."
 MORE = (
     "'mpt-score KIND --help' lists options. Several GPUs: torchrun --nproc-per-node 2 -m "
-    "mpt_score.command KIND FILE --model M --out ROWS; the numbers are those of one."
+    "mpt_score.command KIND FILE --model M --out RECORDS; the numbers are those of one."
 )
 TEXTS = "UTF-8, a text on each line, or a table with --column; - is standard input"
 PAIRS = "UTF-8, on each line TEXT <tab> TEXT, or a table with --column; - is standard input"
@@ -126,16 +126,16 @@ def _add_kind(kinds: Any, name: str, about: str, file: str) -> Any:
     if name != "answers":  # whose columns have names already
         add("--column", type=names, default=(), metavar="NAME", help=text)
     text = (
-        "of such a file: other columns, which are copied into the rows, as condition,region; an object "
-        "or list of .jsonl is JSON in a .csv"
+        "of such a file: other columns, which are copied into the records, as condition,region; an "
+        "object or list of .jsonl is JSON in a .csv"
     )
-    if name != "curve":  # whose rows are rates of all texts
+    if name != "curve":  # whose records are rates of all texts
         add("--keep", type=names, default=(), metavar="NAMES", help=text)
     add("--skip", action="store_true", help="leave out, and list, lines that cannot be scored")
     text = (
         "a .csv or .jsonl file, from which a stopped run goes on; by default JSON lines are printed"
     )
-    add("--out", metavar="ROWS", help=text)
+    add("--out", metavar="RECORDS", help=text)
     return scores
 
 

@@ -40,32 +40,35 @@ class TokenFunction:
         self.vocab_size: int | None = None  # not known before the first answer
         self._longest_tried = 0  # tokens of a row
         self.store: BatchStore | None = None  # of a run that may be stopped
+        self.count_passes: Callable[[int], object] | None = None  # of a run that shows its progress
 
     def log_tokens(self, ids: Tensor, mask: Tensor, **_: Any) -> Tensor:
         """log q of the masked tokens, nats, (B, L); 0 where not masked."""
         return self.log_tokens_of(ids, torch.arange(len(ids)), ids, mask)
 
     def log_tokens_of(self, tokens: Tensor, row: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
-        """log q of several texts' tokens at the masked places of rows that show the same of them.
+        """log q of the tokens of several rows at the masked places that they have in common.
 
         What :attr:`store` has about these rows is not asked again.
 
         Args:
-            tokens: of each text, (Q, L).
-            row: of each text the row that is asked, (Q,).
-            ids: rows, each of one of its texts, (B, L).
+            tokens: rows, (R, L).
+            row: which of the B rows each of them is equal to but for what is masked, (R,).
+            ids: the rows that go through the function, (B, L).
             mask: what is masked in them, (B, L).
 
         Returns:
-            Nats, (Q, L); 0 where not masked.
+            Nats, (R, L); 0 where not masked.
         """
         compute = partial(self._ask_tokens, tokens, row, ids, mask)
         if self.store is None:
             return compute()
-        return self.store.answer(digest_of(tokens, row, ids, mask), len(ids), compute)
+        return self.store.answer(digest_of(tokens, row, ids, mask), compute)
 
     def _ask_tokens(self, tokens: Tensor, row: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
         values = self._answer(ids, mask)
+        if self.count_passes is not None:
+            self.count_passes(len(ids))
         self._require_normalized(values, mask)
         masked = mask[row]
         wanted = tokens[masked]

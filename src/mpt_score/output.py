@@ -148,9 +148,9 @@ class RecordFile:
         """Refuse the first difference."""
         if "identity" in wanted:  # of a model that does not say which one it is
             raise ValueError(
-                f"--out {self.path} has rows already, and {wanted['model']} names no identity, so that "
-                "they cannot be known to be of the same model. A string in its module, as identity = "
-                f"'weights of 3 May', lets a run go on. {self._remedy}"
+                f"--out {self.path} has records already, and {wanted['model']} names no identity, so "
+                "that they cannot be known to be of the same model. A string in its module, as "
+                f"identity = 'weights of 3 May', lets a run go on. {self._remedy}"
             )
         stored = self.state.run
         for name in {**wanted, **stored}:
@@ -162,7 +162,7 @@ class RecordFile:
             if _DIGEST.search(str(want)):
                 change = "has changed since"
             raise ValueError(
-                f"--out {self.path} has rows of another run: {name} {change}. {self._remedy}"
+                f"--out {self.path} has records of another run: {name} {change}. {self._remedy}"
             )
 
     def _require_unchanged(self) -> None:

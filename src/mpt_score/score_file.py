@@ -29,8 +29,9 @@ from mpt_score.functions import TokenFunction
 from mpt_score.lines import Fault, Line, copied_columns
 from mpt_score.networks.masked_lm import MaskedLM
 from mpt_score.output import RecordFile, State
-from mpt_score.quantities.sentence_scores import estimate_cost, plan_of
+from mpt_score.rows.reading import read
 from mpt_score.scorer import Scorer
+from mpt_score.tokens import Tokens
 
 QUANTITIES = {
     "sentences": "log-score: log p of the text, mean over orders of its tokens",
@@ -95,17 +96,20 @@ def columns_of(options: Namespace) -> tuple[str, ...]:
     copied = copied_columns(options)
     for name in copied:
         if name in ("line", *columns):
-            raise ValueError(f"--keep {name}: rows have a column of that name. Rename it.")
+            raise ValueError(f"--keep {name}: records have a column of that name. Rename it.")
     return ("line", *copied, *columns)
+
+
+def score_curve(scorer: Scorer, tokens: Tokens, options: Namespace) -> mpt_score.SentenceCurves:
+    """The library's curve of some texts."""
+    fractions = tuple(percent / 100 for percent in options.rates)
+    design = mpt_score.Design(fractions, num_masks=options.num_masks, seed=options.seed)
+    return mpt_score.curve(scorer, tokens, design)
 
 
 def score(scorer: Scorer, good: Sequence[Line], options: Namespace) -> Any:
     """The library's scores of some lines, which skips or refuses what cannot be scored."""
     first = [line.texts[0] for line in good]
-    if options.kind == "curve":
-        fractions = tuple(percent / 100 for percent in options.rates)
-        design = mpt_score.Design(fractions, num_masks=options.num_masks, seed=options.seed)
-        return mpt_score.curve(scorer, first, design)
     settings: dict[str, Any] = {
         "num_orders": options.num_orders,
         "pseudo": options.pseudo,
@@ -152,7 +156,7 @@ class _Run:
     def run(self) -> None:
         """Score the lines behind those that are done, and print the summary of all records."""
         try:
-            self._score(self._remaining_lines())
+            self._score(self._lines_behind(self._resume()))
         except KeyboardInterrupt as stop:
             raise type(stop)(self._progress) from None
         except Exception as error:
@@ -162,32 +166,33 @@ class _Run:
         if self.rank == 0:
             self._finish()
 
-    def _remaining_lines(self) -> Iterator[Line | Fault]:
-        """The lines that are not done yet."""
-        done = State({})
+    def _resume(self) -> State:
+        """How far the run has come, by its file of records; the same in all processes."""
+        state = State({})
         if self.records is not None:
             self.records.begin(self._fingerprint())
-            done = self.records.state
-            self.num_faults = done.num_faults
+            state = self.records.state
+            self.num_faults = state.num_faults
             self._add(self.records.written(copied_columns(self.options)))
-        if self.rank == 0 and not done.is_whole:
-            self._print_cost()
-        shared: list[Any] = [done.last_line, done.lines_digest]
         if self.num_processes > 1:
+            shared = [state]
             distributed.broadcast_object_list(shared)
-        last_line, lines_digest = shared
+            (state,) = shared
+        return state
+
+    def _lines_behind(self, done: State) -> Iterator[Line | Fault]:
+        """The lines behind those that are done, if these are still the lines that they were."""
         lines_to_read = lines.read(self.options)
-        number = 0
-        while number < last_line and (line := next(lines_to_read, None)):
-            self._update_digest(line)
-            number = line.number
-        is_same = self.digest.hexdigest() == lines_digest
-        if done.is_whole and next(lines_to_read, None) is not None:
-            is_same = False
-        if not is_same:
+        if done.last_line > 0:
+            for line in lines_to_read:
+                self._update_digest(line)
+                if line.number >= done.last_line:
+                    break
+        has_changed = self.digest.hexdigest() != done.lines_digest
+        if has_changed or (done.is_whole and next(lines_to_read, None) is not None):
             raise ValueError(
-                f"{self.options.file} is not what the rows in {self.options.out} are of: a line up to "
-                f"{last_line} has changed, or there are more. Name another --out for it."
+                f"{self.options.file} is not what the records in {self.options.out} are of: a line up to "
+                f"{done.last_line} has changed, or there are more. Name another --out for it."
             )
         return lines_to_read
 
@@ -212,33 +217,12 @@ class _Run:
         on_gpu = network is not None and network.device.type != "cpu"
         return lines.parts(of_lines, whole_orders=whole_orders, on_gpu=on_gpu)
 
-    def _print_cost(self) -> None:
-        """Print what texts will cost, from a first reading; a pipe can be read only once."""
-        options = self.options
-        if options.kind != "sentences" or not Path(options.file).is_file():
-            return
-        orders_or_masks = (options.num_orders, options.num_masks, options.pseudo)
-        plan = plan_of(*orders_or_masks, block_length=options.block_length)
-        num_texts = 0
-        num_tokens = 0
-        num_passes = 0
-        for part in self._parts(lines.read(options)):
-            texts = [line.texts[0] for line in part if isinstance(line, Line)]
-            if texts:
-                tokens, passes = estimate_cost(self.scorer, texts, plan.most_passes, skip=True)
-                num_texts += int((tokens > 0).sum())
-                num_tokens += int(tokens.sum())
-                num_passes += int(passes.sum())
-        price = f"to score: {num_texts} texts, {num_tokens} tokens; passes at most: {num_passes}"
-        more = ", more where --target-error asks for them" if options.target_error else ""
-        print(price + more, file=sys.stderr)
-
     def _score(self, remaining: Iterable[Line | Fault]) -> None:
         """Score part by part, and write each before the next one is read."""
         parts = self._parts(remaining)
         # Not among records that a terminal shows; disable=None: a bar on a terminal only.
         is_hidden = True if self.options.out is None and sys.stdout.isatty() else None
-        with tqdm(unit=" passes", disable=is_hidden, leave=False) as bar, self._kept_passes(bar):
+        with tqdm(unit=" passes", disable=is_hidden, leave=False) as bar, self._watched_model(bar):
             while together := list(islice(parts, self.num_processes)):
                 for part, scored in zip(together, self._scores_of_parts(together), strict=True):
                     if isinstance(scored, ValueError) and self.rank > 0:
@@ -253,21 +237,21 @@ class _Run:
                         raise type(error)(f"{error} {self._progress}".strip()) from error
 
     @contextmanager
-    def _kept_passes(self, bar: tqdm) -> Iterator[None]:
-        """Count what goes through the network, and keep its answers where a run can go on."""
-        path = None
-        if self.records is not None and self.records.can_go_on:
-            path = self.records.passes_path
-        self.store = BatchStore(path, bar.update)
+    def _watched_model(self, bar: tqdm) -> Iterator[None]:
+        """The model shows its passes on the bar, and keeps its answers where a run can go on."""
         model = self.scorer.model
         if not isinstance(model, MaskedLM | TokenFunction):
             yield
             return
+        if self.records is not None and self.records.can_go_on:
+            self.store = BatchStore(self.records.passes_path)
         model.store = self.store
+        model.count_passes = bar.update
         try:
             yield
         finally:
             model.store = None
+            model.count_passes = None
 
     def _scores_of_parts(
         self, parts: Sequence[Part]
@@ -288,13 +272,17 @@ class _Run:
     def _records_of_part(self, part: Part) -> tuple[list[Record], list[Fault]]:
         faults = [line for line in part if isinstance(line, Fault)]
         good = [line for line in part if isinstance(line, Line)]
-        if self.options.kind == "curve":
-            good = self._scorable(good, faults)
+        tokens: Tokens | None = None
+        if good and self.options.kind == "curve":
+            good, tokens = self._with_a_curve(good, faults)
         _require_skipped(self.options, faults)
         if not good:
             return [], faults
         try:
-            scores = score(self.scorer, good, self.options)
+            if tokens is None:
+                scores = score(self.scorer, good, self.options)
+            else:
+                scores = score_curve(self.scorer, tokens, self.options)
         except TextError as error:
             _require_skipped(self.options, [Fault(good[error.number].number, error.reason)])
             raise
@@ -306,6 +294,24 @@ class _Run:
             if len(scores.skipped) == len(good):
                 return [], sorted(faults)
         return self._records_of(scores, good), sorted(faults)
+
+    def _with_a_curve(
+        self, good: Sequence[Line], faults: list[Fault]
+    ) -> tuple[list[Line], Tokens | None]:
+        """The lines whose text has a curve, with their tokens; ``faults`` takes the others."""
+        reading = read(self.scorer, [line.texts[0] for line in good], skip=True)
+        reasons = dict(reading.faults)
+        for number, row in reading.rows.items():
+            try:
+                self.scorer.require_length(row)
+            except TextError as error:
+                reasons[number] = error.reason
+        faults += [Fault(good[number].number, reason) for number, reason in sorted(reasons.items())]
+        places = [place for place, number in enumerate(reading.numbers) if number not in reasons]
+        if reading.tokens is None or not places:
+            return [], None
+        tokens = reading.tokens.rows(torch.tensor(places))
+        return [good[reading.numbers[place]] for place in places], tokens
 
     def _records_of(self, scores: Any, good: Sequence[Line]) -> list[Record]:
         """One record a text, pair, option of a prompt, or rate; none for a line that was skipped."""
@@ -333,17 +339,6 @@ class _Run:
                 cells["high"] = float(cells[NUMBERS[kind]] + reach)
             records.append({name: _finite_or_none(cells.get(name)) for name in self.columns})
         return records
-
-    def _scorable(self, good: Sequence[Line], faults: list[Fault]) -> list[Line]:
-        """The lines of a curve that have one; ``faults`` takes the others."""
-        scorable = []
-        for line in good:
-            try:
-                self.scorer.require_length(self.scorer.encode([line.texts[0]]))
-                scorable.append(line)
-            except TextError as error:
-                faults.append(Fault(line.number, error.reason))
-        return scorable
 
     def _write(self, part: Part, records: list[Record], faults: list[Fault]) -> None:
         for line in part:
@@ -383,8 +378,9 @@ class _Run:
                 return ""
             return f"passes are in {self.records.passes_path}, the same command goes on from there."
         if self.records is None:
-            return f"{self.num_records} rows were written."
-        return f"{self.num_records} rows are in {self.records.path}, the same command goes on from there."
+            return f"{self.num_records} records were written."
+        place = self.records.path
+        return f"{self.num_records} records are in {place}, the same command goes on from there."
 
     def _finish(self) -> None:
         """Print the summary of all records, and mark their file as whole."""

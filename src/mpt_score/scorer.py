@@ -178,7 +178,7 @@ class Scorer:
     def ask(
         self,
         ids: Tensor,
-        text: Tensor,
+        row: Tensor,
         mask: Tensor,
         types: Tensor | None = None,
         *,
@@ -190,32 +190,33 @@ class Scorer:
         Answers may be infinite or nan; :meth:`fault` says what of it.
         """
         if hasattr(self.model, "ask"):
-            return self.model.ask(ids, text, mask, types, wanted=wanted, same=same)
+            return self.model.ask(ids, row, mask, types, wanted=wanted, same=same)
         # A function is shown text where it was tokenized.
-        ids, text, mask = ids.cpu(), text.cpu(), mask.cpu()
+        ids, row, mask = ids.cpu(), row.cpu(), mask.cpu()
         types = None if types is None else types.cpu()
         if isinstance(self.model, TokenFunction):
-            self.model.try_once(ids[text], mask)
-        same = torch.arange(len(text)) if same is None else same
+            self.model.try_once(ids[row], mask)
+        same = torch.arange(len(row)) if same is None else same
         first = first_of_each(same)
         order = same.argsort(stable=True)
         ends = [0, *same.bincount().cumsum(dim=0).tolist()]
         answers = torch.zeros(mask.shape, dtype=torch.float64)
         start = 0
-        for rows in first.split(self._rows_at_once(ids.shape[1])):
-            questions = order[ends[start] : ends[start + len(rows)]]
-            ids_of_rows = ids[text[rows]]
-            row = same[questions] - start
+        for asked in first.split(self._rows_at_once(ids.shape[1])):
+            # These go through the model; each answers all that are equal to it.
+            equal = order[ends[start] : ends[start + len(asked)]]
+            asked_of_equal = same[equal] - start
+            ids_of_asked = ids[row[asked]]
             if isinstance(self.model, TokenFunction):
                 values = self.model.log_tokens_of(
-                    ids[text[questions]], row, ids_of_rows, mask[rows]
+                    ids[row[equal]], asked_of_equal, ids_of_asked, mask[asked]
                 )
             else:
-                types_of_rows = None if types is None else types[text[rows]]
-                values = self.model.log_tokens(ids_of_rows, mask[rows], types=types_of_rows)
-                values = values.cpu()[row]
-            answers[questions] = values.double()
-            start += len(rows)
+                types_of_asked = None if types is None else types[row[asked]]
+                values = self.model.log_tokens(ids_of_asked, mask[asked], types=types_of_asked)
+                values = values.cpu()[asked_of_equal]
+            answers[equal] = values.double()
+            start += len(asked)
         if wanted is not None:
             answers = answers.where(wanted.cpu(), 0.0)
         return lambda: answers

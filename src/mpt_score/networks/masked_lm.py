@@ -112,6 +112,7 @@ class MaskedLM(ConditionalModel):
             max_tokens = MAX_TOKENS_ON_CPU if self.device.type == "cpu" else MAX_TOKENS_ON_GPU
         self.max_tokens = max_tokens
         self.store: BatchStore | None = None  # of a run that may be stopped
+        self.count_passes: Callable[[int], object] | None = None  # of a run that shows its progress
         self._was_out_of_memory = False
         self.special_token_ids = torch.tensor(sorted({mask_token_id, *special_token_ids}))
         self.num_features = num_features
@@ -198,28 +199,28 @@ class MaskedLM(ConditionalModel):
     @torch.no_grad()
     def ask(
         self,
-        ids: Int[Tensor, "T L"],
-        text: Int[Tensor, " R"],
+        ids: Int[Tensor, "B L"],
+        row: Int[Tensor, " R"],
         mask: Bool[Tensor, "R L"],
-        types: Int[Tensor, "T L"] | None = None,
+        types: Int[Tensor, "B L"] | None = None,
         *,
         wanted: Bool[Tensor, "R L"] | None = None,
         same: Int[Tensor, " R"] | None = None,
     ) -> Callable[[], Float[Tensor, "R L"]]:
-        """log q(x_j | x_R) of R questions about T texts of one length.
+        """log q(x_j | x_R) of R masked rows, each of them one of B rows of one length.
 
         On a GPU this only queues the work: nothing waits for the card before the answer is fetched, so
-        that the next questions can be made meanwhile.
+        that the next masks can be made meanwhile.
 
         Args:
-            ids: rows of one length, special tokens included, (T, L).
-            text: of each question the row that it is about, (R,).
-            mask: what each question hides, (R, L), boolean; True means masked.
-            types: as of :meth:`log_tokens`, (T, L).
+            ids: rows of one length, special tokens included, (B, L).
+            row: which of the B rows each masked row is, (R,).
+            mask: what is hidden in it, (R, L), boolean; True means masked.
+            types: as of :meth:`log_tokens`, (B, L).
             wanted: of the hidden tokens those whose log q is read, (R, L); by default all. Of the
                 others the vocabulary head is not asked.
-            same: a number for each question, equal where what is shown and hidden is, counted from 0 in
-                the order of the first of each, (R,). Of equal questions the network is asked once. By
+            same: a number for each masked row, equal where what is shown and hidden is, counted from 0
+                in the order of the first of each, (R,). Equal ones go through the network once. By
                 default all differ.
 
         Returns:
@@ -237,39 +238,39 @@ class MaskedLM(ConditionalModel):
         >>> answers().shape
         torch.Size([2, 4])
         """
-        ids, text, mask = ids.cpu(), text.cpu(), mask.cpu()
+        ids, row, mask = ids.cpu(), row.cpu(), mask.cpu()
         wanted = mask if wanted is None else wanted.cpu()
         types = types.cpu() if types is not None and self._takes_types else None
-        self._require_rows(ids, text, mask, types)
-        same = torch.arange(len(text)) if same is None else same.cpu()
-        rows = first_of_each(same)
+        self._require_rows(ids, row, mask, types)
+        same = torch.arange(len(row)) if same is None else same.cpu()
+        first = first_of_each(same)
         # Which places are wanted is found here: on a GPU their number would have to be waited for.
-        question, place = wanted.nonzero().T
-        token = ids[text[question], place]
-        place_of_token = same[question] * ids.shape[1] + place
-        order = place_of_token.argsort(stable=True)
-        places, num_tokens = place_of_token[order].unique_consecutive(return_counts=True)
-        num_places = torch.bincount(places // ids.shape[1], minlength=len(rows))
-        questions = _Questions(
+        number, place = wanted.nonzero().T
+        token = ids[row[number], place]
+        place_in_all = same[number] * ids.shape[1] + place
+        order = place_in_all.argsort(stable=True)
+        places, num_tokens = place_in_all[order].unique_consecutive(return_counts=True)
+        num_places = torch.bincount(places // ids.shape[1], minlength=len(first))
+        masked_rows = _MaskedRows(
             ids=self._to_device(ids),
             types=None if types is None else self._to_device(types),
-            text=self._to_device(text[rows]),
-            mask=self._to_device(mask[rows]),
+            row=self._to_device(row[first]),
+            mask=self._to_device(mask[first]),
             places=self._to_device(places),
             first_places=functional.pad(num_places.cumsum(dim=0), (1, 0)).tolist(),
             most_places=int(num_places.max()),
             tokens=self._to_device(token[order]),
-            number=self._to_device(torch.arange(len(places)).repeat_interleave(num_tokens)),
+            place_of_token=self._to_device(torch.arange(len(places)).repeat_interleave(num_tokens)),
             first_tokens=functional.pad(num_tokens.cumsum(dim=0), (1, 0)).tolist(),
         )
-        asked = digest_of(ids, text, mask, wanted, types, same) if self.store else ""
-        parts = self._log_tokens_in_batches(questions, asked)
+        asked = digest_of(ids, row, mask, wanted, types, same) if self.store else ""
+        answers = self._log_tokens_in_batches(masked_rows, asked)
 
         def fetch() -> Tensor:
             values = torch.zeros(mask.shape, dtype=torch.float64)
-            if parts:
+            if answers:
                 # Made double here: Apple's GPUs have no float64.
-                values[question[order], place[order]] = torch.cat(parts).cpu().double()
+                values[number[order], place[order]] = torch.cat(answers).cpu().double()
             return values
 
         return fetch
@@ -296,37 +297,36 @@ class MaskedLM(ConditionalModel):
                 settings.enter_context(sdpa_kernel(others))
             yield
 
-    def _log_tokens_in_batches(self, questions: "_Questions", asked: str) -> list[Tensor]:
+    def _log_tokens_in_batches(self, masked_rows: "_MaskedRows", asked: str) -> list[Tensor]:
         """As many rows at a time as there is memory for; equally many, but the last.
 
-        What :attr:`store` has about the questions of the digest ``asked`` is not computed again.
+        What :attr:`store` has about the masked rows of the digest ``asked`` is not computed again.
         """
-        num_rows, length = questions.mask.shape
-        parts = []
+        num_rows, length = masked_rows.mask.shape
+        answers = []
         start = 0
         with self._evaluation_context(length):
             while start < num_rows:
-                stop = min(num_rows, start + self._rows_at_once(questions))
+                stop = min(num_rows, start + self._rows_at_once(masked_rows))
                 try:
-                    if questions.first_places[start] < questions.first_places[stop]:
-                        compute = partial(self._log_tokens_of_rows, questions, slice(start, stop))
+                    if masked_rows.first_places[start] < masked_rows.first_places[stop]:
+                        compute = partial(self._log_tokens_of_rows, masked_rows, slice(start, stop))
                         if self.store is None:
-                            parts.append(compute())
+                            answers.append(compute())
                         else:
-                            batch = f"{asked} {start}:{stop}"
-                            answer = self.store.answer(batch, stop - start, compute)
-                            parts.append(answer.to(self.device))
+                            answer = self.store.answer(f"{asked} {start}:{stop}", compute)
+                            answers.append(answer.to(self.device))
                     start = stop
                 except torch.OutOfMemoryError as error:
                     self._halve_max_tokens(stop - start, length, error)
-        return parts
+        return answers
 
     @property
     def _working_bytes(self) -> int:
         return WORKING_BYTES if self.device.type == "cpu" else _TIMES_ON_GPU * WORKING_BYTES
 
-    def _rows_at_once(self, questions: "_Questions") -> int:
-        length = questions.mask.shape[1]
+    def _rows_at_once(self, masked_rows: "_MaskedRows") -> int:
+        length = masked_rows.mask.shape[1]
         bounds = [self.max_tokens // length]
         config = self.network.config
         attention = getattr(config, "_attn_implementation", None) or ""
@@ -334,7 +334,7 @@ class MaskedLM(ConditionalModel):
             heads = getattr(config, "num_attention_heads", None) or _USUAL_HEADS
             bounds.append(self._working_bytes // (_BYTES_OF_A_SCORE * heads * length**2))
         if type(self.network).__name__ not in _LAST_LAYER_IS_LAST:  # all logits of a batch at once
-            bytes_of_a_row = _BYTES_OF_A_LOGIT * config.vocab_size * max(1, questions.most_places)
+            bytes_of_a_row = _BYTES_OF_A_LOGIT * config.vocab_size * max(1, masked_rows.most_places)
             bounds.append(self._working_bytes // bytes_of_a_row)
         return max(1, min(bounds))
 
@@ -356,30 +356,32 @@ class MaskedLM(ConditionalModel):
             self.max_tokens,
         )
 
-    def _log_tokens_of_rows(self, questions: "_Questions", rows: slice) -> Tensor:
+    def _log_tokens_of_rows(self, masked_rows: "_MaskedRows", some: slice) -> Tensor:
         """log q of the tokens that are wanted of some rows, on the network's device."""
-        text = questions.text[rows]
-        ids = questions.ids.index_select(0, text)
-        corrupted = ids.masked_fill(questions.mask[rows], self.mask_token_id)
-        first, last = questions.first_places[rows.start], questions.first_places[rows.stop]
-        places = questions.places[first:last] - rows.start * ids.shape[1]
+        row = masked_rows.row[some]
+        ids = masked_rows.ids.index_select(0, row)
+        corrupted = ids.masked_fill(masked_rows.mask[some], self.mask_token_id)
+        first, last = masked_rows.first_places[some.start], masked_rows.first_places[some.stop]
+        places = masked_rows.places[first:last] - some.start * ids.shape[1]
         inputs = {}
-        if questions.types is not None:
-            inputs["token_type_ids"] = questions.types.index_select(0, text)
+        if masked_rows.types is not None:
+            inputs["token_type_ids"] = masked_rows.types.index_select(0, row)
         states, head = _states_and_head(self.network, corrupted, places, **inputs)
         # Of so many places that their logits fit into the memory that is meant for them.
         num_places = self._working_bytes // (_BYTES_OF_A_LOGIT * self.network.config.vocab_size)
-        parts = []
-        for part in states.split(max(1, num_places)):
-            logits = head(part)
+        answers = []
+        for few_states in states.split(max(1, num_places)):
+            logits = head(few_states)
             if logits.dtype != torch.float64:
                 logits = logits.float()  # as the sum over a vocabulary needs it
-            last = first + len(part)
-            tokens = slice(questions.first_tokens[first], questions.first_tokens[last])
-            number = questions.number[tokens] - first
-            parts.append(logits.log_softmax(dim=1)[number, questions.tokens[tokens]])
+            last = first + len(few_states)
+            tokens = slice(masked_rows.first_tokens[first], masked_rows.first_tokens[last])
+            place_of_token = masked_rows.place_of_token[tokens] - first
+            answers.append(logits.log_softmax(dim=1)[place_of_token, masked_rows.tokens[tokens]])
             first = last
-        return torch.cat(parts)
+        if self.count_passes is not None:
+            self.count_passes(len(row))
+        return torch.cat(answers)
 
     @torch.no_grad()
     def _log_values(self, x: Tensor, mask: Tensor) -> Float[Tensor, "B D V"]:
@@ -409,38 +411,38 @@ class MaskedLM(ConditionalModel):
         start = len(self._prefix)
         return to_device_of(x, values[:, start : start + self.num_features])
 
-    def _require_rows(self, ids: Tensor, text: Tensor, mask: Tensor, types: Tensor | None) -> None:
+    def _require_rows(self, ids: Tensor, row: Tensor, mask: Tensor, types: Tensor | None) -> None:
         if self.max_length is not None and ids.shape[1] > self.max_length:
             raise ValueError(
                 f"rows of {ids.shape[1]} tokens are longer than the model's {self.max_length} "
                 "positions. Leave them out or split them; they are not cut."
             )
         require_ids("ids", ids, self.network.config.vocab_size)
-        require_ids("text", text, len(ids), "It is the number of a row of ids.")
+        require_ids("row", row, len(ids), "It is the number of a row of ids.")
         if types is not None:
             require_ids("types", types, self.network.config.type_vocab_size)
         is_special = torch.isin(ids, self.special_token_ids)
         if is_special.any():
-            hidden_special = (is_special[text] & mask).nonzero()
+            hidden_special = (is_special[row] & mask).nonzero()
             if len(hidden_special):
-                question, place = hidden_special[0].tolist()
-                token_id = int(ids[text[question], place])
+                number, place = hidden_special[0].tolist()
+                token_id = int(ids[row[number], place])
                 raise ValueError(f"token {token_id} is special and may not be masked.")
 
 
 @dataclass(frozen=True)
-class _Questions:
-    """R rows that show T texts of L tokens, with M tokens wanted at Q places, on the network's device."""
+class _MaskedRows:
+    """R different masked rows of B rows, with M tokens wanted at Q places, on the network's device."""
 
-    ids: Int[Tensor, "T L"]
-    types: Int[Tensor, "T L"] | None
-    text: Int[Tensor, " R"]
+    ids: Int[Tensor, "B L"]
+    types: Int[Tensor, "B L"] | None
+    row: Int[Tensor, " R"]  # which of the B it is
     mask: Bool[Tensor, "R L"]
     places: Int[Tensor, " Q"]  # among R L
-    first_places: list[int]  # which of them is the first of each row; and Q
-    most_places: int  # of one row
+    first_places: list[int]  # which of them is the first of each masked row; and Q
+    most_places: int  # of one masked row
     tokens: Int[Tensor, " M"]  # by their places
-    number: Int[Tensor, " M"]  # of the place of each, among Q
+    place_of_token: Int[Tensor, " M"]  # which of the Q places each stands at
     first_tokens: list[int]  # which of them is the first of each place; and M
 
 

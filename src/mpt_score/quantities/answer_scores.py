@@ -189,7 +189,7 @@ def answers(
     has_spread = torch.zeros(shape, dtype=torch.bool)
     num_tokens = torch.zeros(shape, dtype=torch.int64)
     num_passes = torch.zeros(shape, dtype=torch.int64)
-    for answers in scheduler.score(rows, request_of, asked.most_masks):
+    for answers in scheduler.ask(rows, request_of, asked.most_masks):
         terms = asked.terms(answers)
         options_of_batch = [option_of_row[place] for place in answers.batch.numbers]
         where = (answers.batch.rows.text, torch.tensor(options_of_batch))

@@ -36,7 +36,7 @@ from mpt_score.rows.scheduler import (
     BatchScheduler,
     batch_of,
     bucket_by_shape,
-    some_at_a_time,
+    groups_for_memory,
 )
 
 FEWEST_ORDERS = 4
@@ -162,7 +162,7 @@ def score_rows(
         plans: of each row; they have the same orders and masks, and a target error of their own.
     """
     if plan.target_error is None:
-        for answers in scheduler.score(
+        for answers in scheduler.ask(
             rows, lambda batch: _first_request(batch.rows, plan), plan.most_masks
         ):
             yield answers.batch.rows, _scores(_Seen.of(answers, plan), plan)
@@ -170,8 +170,8 @@ def score_rows(
     # Each row alone in its batch, which is asked about until the error is small enough.
     numbers = [number for bucket in bucket_by_shape(rows, plan.most_masks) for number in bucket]
     batches = [batch_of([number], [rows[number]], plan.most_masks) for number in numbers]
-    for some in some_at_a_time(batches):
-        yield from _score_to_target(scheduler, some, plans)
+    for group in groups_for_memory(batches):
+        yield from _score_to_target(scheduler, group, plans)
 
 
 def _score_to_target(
@@ -187,7 +187,7 @@ def _score_to_target(
     scores: dict[int, RowScores] = {}
     pending = batches
     while pending:
-        for answers in scheduler.ask(pending, lambda batch: requests[batch.numbers[0]]):
+        for answers in scheduler.ask_group(pending, lambda batch: requests[batch.numbers[0]]):
             number = answers.batch.numbers[0]
             plan = plans[number]
             if number in seen:

@@ -286,7 +286,7 @@ def _scored(
     sign = torch.tensor([pair.sign for pair in pairs], dtype=torch.float64)
     low = [pair.low for pair in pairs]
     high = [pair.high for pair in pairs]
-    for answers in scheduler.score(
+    for answers in scheduler.ask(
         low,
         lambda batch: orders_of_places(batch.rows, num_orders),
         partial(num_masks_of_orders, num_orders),
@@ -299,7 +299,7 @@ def _scored(
     if pseudo:
         low = [pair.low._replace(places=pair.tokens) for pair in pairs]
         high = [pair.high._replace(places=pair.tokens) for pair in pairs]
-        for answers in scheduler.score(low, _singles, lambda count: count, partners=high):
+        for answers in scheduler.ask(low, _singles, lambda count: count, partners=high):
             group = answers.batch.numbers
             of_low, of_high = answers.values.sum(dim=(1, 2)).chunk(2)
             columns["pseudo_difference"][group] = sign[group] * (of_low - of_high)

@@ -1,4 +1,4 @@
-"""The curve of a masked language model on sentences of many lengths: exact sizes, no padding."""
+"""The curve of a masked language model on texts of many lengths: exact sizes, no padding."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,26 +26,26 @@ PAPER_UNIT = 0.01 * 512 * 99
 FEWEST_DEGREES = 5
 """Of freedom behind a fitted slope: with fewer it has no finite variance, and none is fitted."""
 MOST_GROUPS = 10
-"""Of sentences, one of which a jackknife leaves out at a time."""
+"""Of texts, one of which a jackknife leaves out at a time."""
 FIXED_RATES = (0.15, 0.25, 0.4)
 """Rates at which networks are trained, as shares of a text's tokens."""
-PART_SIZE = 16
-"""Texts whose masks go through the network together."""
+CHUNK_SIZE = 16
+"""Texts whose masks go through the model together."""
 _TINY = 1e-30
 
 
 @checked
 @dataclass(frozen=True, eq=False)
 class SentenceCurves:
-    """Scores of every sentence, repeat and rate, with a control variate for each.
+    """Scores of every text, repeat and rate, with a control variate for each.
 
     Args:
         design: at which rates, in how many repeats.
-        raw: (1/M) Σ_{j∈A} log q(x_j | x_R) of a sentence's mask A, nats a token, (N, K, R).
+        raw: (1/M) Σ_{j∈A} log q(x_j | x_R) of a text's mask A, nats a token, (N, K, R).
         control: (1/M) Σ_{j∈A} b_j less its mean over masks, b_j = log q(x_j), everything hidden;
             nats a token, (N, K, R).
         hidden: (1/D) Σ_j b_j, the curve's right end, exact, nats a token, (N,).
-        num_features: D of each sentence, (N,).
+        num_features: D of each text, (N,).
 
     >>> raw, sizes = torch.tensor([[[-1.0, -3.0]], [[-2.0, -6.0]]]), torch.tensor([10, 20])
     >>> SentenceCurves(Design(strata=2), raw, 0 * raw, raw[:, 0, 1], sizes).area("sentence")
@@ -72,7 +72,7 @@ class SentenceCurves:
     def values(self) -> Float[Tensor, "N K R"]:
         """The scores less a multiple of their control variates, nats a token, (N, K, R).
 
-        The factor for each rate comes from the other half of the sentences, so that the mean stays
+        The factor for each rate comes from the other half of the texts, so that the mean stays
         what it was. From fewer than five degrees of freedom it has no finite variance; the raw
         scores are better then.
         """
@@ -91,26 +91,26 @@ class SentenceCurves:
 
     @property
     def by_sentence(self) -> Float[Tensor, "N R"]:
-        """The curve of each sentence: mean over its masks, nats a token, (N, R)."""
+        """The curve of each text: mean over its masks, nats a token, (N, R)."""
         return self.values.mean(dim=1)
 
     @property
     def score(self) -> Float[Tensor, " R"]:
-        """The curve: mean over sentences and masks, nats a token, (R,)."""
+        """The curve: mean over texts and masks, nats a token, (R,)."""
         return self.by_sentence.mean(dim=0)
 
     @property
     def standard_error(self) -> Float[Tensor, " R"]:
-        """Of :attr:`score`, over sentences (it contains the spread over masks), (R,); nan for one."""
+        """Of :attr:`score`, over texts (it contains the spread over masks), (R,); nan for one."""
         return mean_and_error(self.by_sentence)[1]
 
     @checked
     def area(self, per: Literal["token", "sentence", "paper"] = "token") -> Estimate:
-        """The area with its error over sentences.
+        """The area with its error over texts.
 
         Args:
             per: "token": mean score over the rates. "sentence": Σ_{M=1}^D S(M), each over its own D.
-                "paper": 512 · 0.01 · Σ over 1..99 %, as if every sentence had 512 tokens.
+                "paper": 512 · 0.01 · Σ over 1..99 %, as if every text had 512 tokens.
 
         Returns:
             Nats.
@@ -128,7 +128,7 @@ class SentenceCurves:
 
     @checked
     def mean_rate(self) -> Estimate:
-        """r*, the rate at which the curve has its mean height; jackknife error over sentences.
+        """r*, the rate at which the curve has its mean height; jackknife error over texts.
 
         Returns:
             A fraction of the tokens.
@@ -148,13 +148,13 @@ class SentenceCurves:
 
     @checked
     def bias_at(self, rates: Sequence[float] = FIXED_RATES) -> dict[float, Estimate]:
-        """D·S(rate) − area: what a fixed rate gives a sentence too much.
+        """D·S(rate) − area: what a fixed rate gives a text too much.
 
         Args:
             rates: between those of the design; S is a straight line between two of these.
 
         Returns:
-            Nats with their error over sentences, by rate.
+            Nats with their error over texts, by rate.
 
         Raises:
             ValueError: for a rate outside those of the design, and where they have no area.
@@ -175,7 +175,7 @@ class SentenceCurves:
         return biases
 
     def rows(self) -> list[dict[str, Any]]:
-        """One a rate, for a table: the rate, the score and its error over sentences, nats a token."""
+        """One a rate, for a table: the rate, the score and its error over texts, nats a token."""
         return as_rows(
             {
                 "rate": self.design.columns,
@@ -186,7 +186,7 @@ class SentenceCurves:
 
 
 def _slope(control: Float[Tensor, "N K R"], score: Float[Tensor, "N K R"]) -> Float[Tensor, " R"]:
-    """Least squares within sentences where several masks of one rate allow it, else over all."""
+    """Least squares within texts where several masks of one rate allow it, else over all."""
     axes = (1,) if score.shape[1] > 1 else (0, 1)
     x = control - control.mean(dim=axes, keepdim=True)
     y = score - score.mean(dim=axes, keepdim=True)
@@ -222,25 +222,25 @@ def curve(
         design = Design()
     tokens = scorer.encode(texts)
     scorer.require_length(tokens)
-    parts = parts_of(tokens)
-    scores = [part_of_curves(scorer, tokens, numbers, design) for numbers in parts]
-    return curves_of_parts(design, tokens, parts, scores)
+    chunks = chunks_by_length(tokens)
+    scores = [score_chunk(scorer, tokens, numbers, design) for numbers in chunks]
+    return curves_of_chunks(design, tokens, chunks, scores)
 
 
-def parts_of(tokens: Tokens, part_size: int = PART_SIZE) -> list[Int[Tensor, " B"]]:
-    """The numbers of the texts of each part; they go in the order of their length.
+def chunks_by_length(tokens: Tokens, chunk_size: int = CHUNK_SIZE) -> list[Int[Tensor, " B"]]:
+    """The numbers of the texts that are scored together, in the order of their length.
 
     Args:
         tokens: the texts.
-        part_size: texts of a part.
+        chunk_size: texts of a chunk.
     """
-    return list(tokens.lengths.argsort(stable=True).split(part_size))
+    return list(tokens.lengths.argsort(stable=True).split(chunk_size))
 
 
-def curves_of_parts(
+def curves_of_chunks(
     design: Design,
     tokens: Tokens,
-    parts: Sequence[Int[Tensor, " _"]],
+    chunks: Sequence[Int[Tensor, " _"]],
     scores: Sequence[Mapping[str, Tensor]],
 ) -> SentenceCurves:
     """The curves of all texts in their own order.
@@ -248,10 +248,10 @@ def curves_of_parts(
     Args:
         design: at which rates.
         tokens: the texts.
-        parts: as of :func:`parts_of`.
-        scores: of each part what :func:`part_of_curves` gave.
+        chunks: as of :func:`chunks_by_length`.
+        scores: of each chunk what :func:`score_chunk` gave.
     """
-    place = torch.cat(list(parts)).argsort()
+    place = torch.cat(list(chunks)).argsort()
     columns = {
         name: torch.cat([score[name] for score in scores])[place]
         for name in ("raw", "control", "hidden")
@@ -259,10 +259,10 @@ def curves_of_parts(
     return SentenceCurves(design, num_features=tokens.num_features, **columns)
 
 
-def part_of_curves(
+def score_chunk(
     scorer: Scorer, tokens: Tokens, chosen: Int[Tensor, " B"], design: Design
 ) -> dict[str, Tensor]:
-    """Scores and control variates of a few texts.
+    """Scores and control variates of the texts of a chunk.
 
     Args:
         scorer: says log q of tokens.
@@ -290,7 +290,7 @@ def part_of_curves(
         return Request(hidden, hidden)
 
     scheduler = BatchScheduler(scorer, skip=False)
-    for answers in scheduler.score(rows, request_of, lambda _: masks[0].shape[0]):
+    for answers in scheduler.ask(rows, request_of, lambda _: masks[0].shape[0]):
         is_hidden = answers.request.hidden
         # The last mask hides everything: it says b_j.
         alone = answers.values[:, -1:].expand_as(answers.values)

@@ -1,7 +1,7 @@
 """Scores of whole texts: the mean of log p_π over orders, what it costs and how far it is off."""
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -20,7 +20,7 @@ from mpt_score.quantities.contrasts import (
     students_interval,
 )
 from mpt_score.quantities.estimate import Plan, RowScores, bounds_of, score_rows
-from mpt_score.rows.reading import Later, num_unknown, read_in_parts, rows_of_text, windows_of
+from mpt_score.rows.reading import Later, num_unknown, read_in_chunks, rows_of_text, windows_of
 from mpt_score.rows.requests import Row, Rows, first_equal
 from mpt_score.rows.scheduler import BatchScheduler
 from mpt_score.scorer import Scorer
@@ -365,8 +365,8 @@ def sentences(
         raise ValueError(f"{len(texts)} texts came with {len(labels)} documents.")
     scheduler = BatchScheduler(scorer, skip=skip)
     columns = _Columns(len(texts), plan.num_orders if names else None)
-    for numbers, tokens in read_in_parts(scorer, texts, scheduler.faults, skip=skip):
-        _score_part(scheduler, numbers, tokens, plan, names, columns)
+    for numbers, tokens in read_in_chunks(scorer, texts, scheduler.faults, skip=skip):
+        _score_chunk(scheduler, numbers, tokens, plan, names, columns)
     columns.leave_out(scheduler.faults)
     return SentenceScores(
         num_tokens=columns.counts["num_tokens"],
@@ -430,37 +430,15 @@ def passes(
     (tensor([  7, 397]), tensor([32]))
     """
     plan = plan_of(num_orders, num_masks, pseudo, block_length=block_length)
-    return estimate_cost(load(model, tokenizer), texts, plan.most_passes)[1]
-
-
-def estimate_cost(
-    scorer: Scorer, texts: Texts, most_passes: Callable[[int], int], *, skip: bool = False
-) -> tuple[Int[Tensor, " N"], Int[Tensor, " N"]]:
-    """What each text will cost; the model is not asked anything.
-
-    Args:
-        scorer: encodes texts.
-        texts: as of :meth:`Scorer.encode`.
-        most_passes: of a row with so many tokens to score.
-        skip: whether a text that cannot be scored costs nothing, and is no error.
-
-    Returns:
-        The tokens of each text that are scored, and its passes, at most.
-    """
+    scorer = load(model, tokenizer)
     texts = as_list(texts)
-    num_tokens = torch.zeros(len(texts), dtype=torch.int64)
     num_passes = torch.zeros(len(texts), dtype=torch.int64)
-    for numbers, tokens in read_in_parts(scorer, texts, {}, skip=skip):
-        num_tokens[numbers] = tokens.num_features
-        counts = tokens.num_features.tolist()
-        lengths = tokens.lengths.tolist()
+    for numbers, tokens in read_in_chunks(scorer, texts, {}, skip=False):
         for place, number in enumerate(numbers):
-            sizes = [counts[place]]
-            if scorer.max_length is not None and lengths[place] > scorer.max_length:
-                windows = windows_of(scorer, tokens.row(place))
-                sizes = [int(window.num_features) for window in windows]
-            num_passes[number] = sum(map(most_passes, sizes))
-    return num_tokens, num_passes
+            windows = windows_of(scorer, tokens.row(place))
+            sizes = [int(window.num_features) for window in windows]
+            num_passes[number] = sum(map(plan.most_passes, sizes))
+    return num_passes
 
 
 @checked
@@ -531,7 +509,7 @@ _COUNTS = ("num_tokens", "num_passes", "is_heavy_tailed", "num_windows", "num_un
 
 
 class _Columns:
-    """The scores of N texts, each a sum over its rows; filled part by part.
+    """The scores of N texts, each a sum over its rows; filled chunk by chunk.
 
     Args:
         count: N.
@@ -587,7 +565,7 @@ class _Columns:
             self.along_orders[numbers] = math.nan
 
 
-def _score_part(
+def _score_chunk(
     scheduler: BatchScheduler,
     numbers: list[int],
     tokens: Tokens,

@@ -23,7 +23,7 @@ from mpt_score.loading import load
 from mpt_score.quantities.contrasts import Contrast, contrast_of, error_over_orders, item_names
 from mpt_score.quantities.estimate import along_orders, mean_terms
 from mpt_score.quantities.sentence_scores import NATS_TO_BITS, USUAL_ORDERS
-from mpt_score.rows.reading import TextRows, read_in_parts, rows_of_text
+from mpt_score.rows.reading import TextRows, read_in_chunks, rows_of_text
 from mpt_score.rows.requests import (
     ORDERS_OF_QUARTET,
     Request,
@@ -265,7 +265,7 @@ def surprisals(
     Args:
         model: as of :func:`~mpt_score.loading.load`.
         texts: as of :meth:`Scorer.encode`. One that is longer than the model takes is scored in
-            windows, and a word that is cut by their border in two parts.
+            windows, and a word that is cut by their border in two pieces.
         tokenizer: as of :func:`~mpt_score.loading.load`.
         items: the item of each text, as of :func:`~mpt_score.quantities.sentence_scores.sentences`, for
             :meth:`TokenScores.contrast`. An interaction of two words is seen only where one is shown
@@ -307,14 +307,14 @@ def surprisals(
     strings = _strings(texts)
     scheduler = BatchScheduler(scorer, skip=skip)
     of_text: dict[int, _ScoredText] = {}
-    for numbers, tokens in read_in_parts(scorer, texts, scheduler.faults, skip=skip):
-        texts_of_part = []
+    for numbers, tokens in read_in_chunks(scorer, texts, scheduler.faults, skip=skip):
+        texts_of_chunk = []
         for place, number in enumerate(numbers):
             row = tokens.row(place)
             item = names[number] if names else None
             rows = rows_of_text(scorer, row, number, seed, item)
-            texts_of_part.append((rows, layout_of(scorer, strings[number], row, words)))
-        scores = _score_part(scheduler, texts_of_part, asked)
+            texts_of_chunk.append((rows, layout_of(scorer, strings[number], row, words)))
+        scores = _score_chunk(scheduler, texts_of_chunk, asked)
         of_text |= dict(zip(numbers, scores, strict=True))
     scored = sorted(set(of_text) - set(scheduler.faults))
     if not scored:
@@ -373,7 +373,7 @@ def _strings(texts: Texts) -> list[str]:
     return [text if isinstance(text, str) else "" for text in texts]
 
 
-def _score_part(
+def _score_chunk(
     scheduler: BatchScheduler, texts: Sequence[tuple[TextRows, Layout]], asked: "PlacesAsked"
 ) -> list[_ScoredText]:
     """The terms of all tokens of some texts."""
@@ -388,7 +388,7 @@ def _score_part(
         return asked.request(batch.rows, [words[number] for number in batch.numbers])
 
     of_row: dict[int, TokenTerms] = {}
-    for answers in scheduler.score(rows, request_of, asked.most_masks):
+    for answers in scheduler.ask(rows, request_of, asked.most_masks):
         terms_of_batch = asked.terms(answers)
         for place, number in enumerate(answers.batch.numbers):
             of_row[number] = TokenTerms(*(column[place] for column in terms_of_batch))

@@ -23,10 +23,10 @@ from mpt_score.rows.requests import Row
 from mpt_score.scorer import Scorer
 from mpt_score.tokens import Tokens
 
-TEXTS_AT_A_TIME = 512
-"""That are tokenized, and padded to the longest of them, together."""
+CHUNK_SIZE = 512
+"""The most texts that are tokenized, and padded to the longest of them, together."""
 SEEDS_APART = 2**32
-"""Between the seeds of two blocks of a row: their draws are independent."""
+"""The difference between the seeds of two blocks of a row, whose draws are then independent."""
 
 Later = Literal["hidden", "absent"]
 """Whether later blocks stand as mask tokens, or are cut off with all that is behind a block."""
@@ -82,7 +82,7 @@ def num_unknown(scorer: Scorer, tokens: Tokens) -> Int[Tensor, " N"]:
     return (is_token & (tokens.ids == scorer.unknown_id)).sum(dim=1)
 
 
-def read_in_parts(
+def read_in_chunks(
     scorer: Scorer, texts: Any, faults: dict[int, str], *, skip: bool
 ) -> Iterator[tuple[list[int], Tokens]]:
     """Numbers and tokens of some texts at a time, by length, so that a long one pads none but its like.
@@ -95,20 +95,20 @@ def read_in_parts(
     """
     if isinstance(texts, Tokens):
         order = texts.lengths.argsort(stable=True)
-        for rows in order.split(TEXTS_AT_A_TIME):
+        for rows in order.split(CHUNK_SIZE):
             yield rows.tolist(), texts.rows(rows)
         return
     order_of_texts = sorted(range(len(texts)), key=lambda number: len(texts[number]))
-    for start in range(0, len(order_of_texts), TEXTS_AT_A_TIME):
-        numbers = order_of_texts[start : start + TEXTS_AT_A_TIME]
+    for start in range(0, len(order_of_texts), CHUNK_SIZE):
+        numbers = order_of_texts[start : start + CHUNK_SIZE]
         try:
-            part = read(scorer, [texts[number] for number in numbers], skip=skip)
+            chunk = read(scorer, [texts[number] for number in numbers], skip=skip)
         except TextError as error:
             number = numbers[error.number]  # and not its place among some texts by length
             raise TextError(f"text {number}: {error.reason}", number, error.reason) from error
-        faults.update({numbers[place]: reason for place, reason in part.faults.items()})
-        if part.tokens is not None:
-            yield [numbers[place] for place in part.numbers], part.tokens
+        faults.update({numbers[place]: reason for place, reason in chunk.faults.items()})
+        if chunk.tokens is not None:
+            yield [numbers[place] for place in chunk.numbers], chunk.tokens
 
 
 def windows_of(scorer: Scorer, row: Tokens) -> list[Tokens]:
@@ -128,8 +128,8 @@ def windows_of(scorer: Scorer, row: Tokens) -> list[Tokens]:
     back = torch.arange(length - num_back, length)
     room = max(1, scorer.max_length - num_front - num_back)
     windows = []
-    for part in body.tensor_split(math.ceil(len(body) / room)):
-        places = torch.cat([front, part, back])
+    for inner in body.tensor_split(math.ceil(len(body) / room)):
+        places = torch.cat([front, inner, back])
         maskable = row.maskable[:, places]
         if maskable.any():
             ids = row.ids[:, places]

@@ -1,4 +1,4 @@
-"""Requests about many rows, sent to a network in batches of like shape, equal rows once.
+"""Requests about many rows, sent to a model in batches of like shape, equal masked rows once.
 
 A :class:`BatchScheduler` sorts rows into batches of one shape, lets its caller say of each batch what is
 hidden and of which hidden places log q is wanted (a :class:`~mpt_score.rows.requests.Request`), sends
@@ -18,8 +18,8 @@ from mpt_score.errors import TextError
 from mpt_score.rows.requests import Request, Row, Rows
 from mpt_score.scorer import Scorer
 
-GROUP_TOKENS = 2**21
-"""Tokens of all masks that are asked about one batch at a time: answers of 16 MB."""
+BATCH_TOKENS = 2**21
+"""The most tokens of all masked rows of a batch, whose answers are then 16 MB; a group has twice them."""
 MostMasks = Callable[[int], int]
 """How many masks a row with k places is asked about at a time, at most."""
 RequestOf = Callable[["Batch"], Request]
@@ -60,7 +60,7 @@ def bucket_by_shape(rows: Sequence[Row], most_masks: MostMasks) -> list[list[int
     buckets = []
     for length, count in sorted(shapes):
         numbers = shapes[length, count]
-        most = max(1, GROUP_TOKENS // (length * most_masks(count)))
+        most = max(1, BATCH_TOKENS // (length * most_masks(count)))
         start = 0
         while start < len(numbers):
             stop = min(start + most, len(numbers))
@@ -78,7 +78,7 @@ def bucket_by_shape(rows: Sequence[Row], most_masks: MostMasks) -> list[list[int
 
 
 class BatchScheduler:
-    """Asks a network, and remembers of which texts it had no answer.
+    """Asks a model about many rows, and keeps the reason for each text that it had no answer about.
 
     Args:
         scorer: says log q of tokens.
@@ -96,7 +96,7 @@ class BatchScheduler:
         self.noun = noun
         self.faults: dict[int, str] = {}
 
-    def score(
+    def ask(
         self,
         rows: Sequence[Row],
         request_of: RequestOf,
@@ -104,7 +104,7 @@ class BatchScheduler:
         *,
         partners: Sequence[Row] | None = None,
     ) -> Iterator[Answers]:
-        """What is asked about rows, batch by batch.
+        """Ask about rows, and give the answers batch by batch.
 
         Args:
             rows: of any shape.
@@ -122,79 +122,62 @@ class BatchScheduler:
             if partners is not None:
                 of_batch += [partners[number] for number in numbers]
             batches.append(batch_of(numbers, of_batch, most_masks))
-        for some in some_at_a_time(batches):
-            yield from self.ask(some, request_of)
+        for group in groups_for_memory(batches):
+            yield from self.ask_group(group, request_of)
 
-    def ask(self, batches: Sequence[Batch], request_of: RequestOf) -> list[Answers]:
+    def ask_group(self, batches: Sequence[Batch], request_of: RequestOf) -> list[Answers]:
         """Ask about batches that memory holds together, in the order of the lengths of their rows.
 
         All requests are sent before the first answer is read: a GPU works on those about one length
         while the masks of the next are drawn.
         """
-        sent = []
+        fetches = []
         for _, of_length in groupby(batches, key=lambda batch: batch.rows.ids.shape[1]):
             masks = [_Masks.of(batch, request_of(batch)) for batch in of_length]
-            sent.append(self._sent(masks))
-        answers = []
-        for fetch in sent:
-            answers += fetch()
-        return answers
+            fetches.append(self._send(masks))
+        return [answers for fetch in fetches for answers in fetch()]
 
-    def _sent(self, masks: Sequence["_Masks"]) -> Callable[[], list[Answers]]:
-        """Ask about batches of one length; the function that is returned waits for their answers.
-
-        Orders begin with everything hidden and end with one token, so that they have masks in common.
-        Rows that differ in hidden places only look the same to the network: it is asked once.
-        """
-        rows = [each.batch.rows for each in masks]
-        first_row = np.cumsum([0, *map(len, rows)]).tolist()
-        row = torch.cat([each.row + start for each, start in zip(masks, first_row, strict=False)])
-        hidden = torch.cat([each.hidden for each in masks])
-        wanted = torch.cat([each.wanted for each in masks])
-        ids = torch.cat([each.ids for each in rows])
-        types = torch.cat([each.types for each in rows])
-        text = torch.cat([each.text for each in rows])
-        tokens = ids[row]
-        # What says log q of the tokens of its rows alone is asked about each of these rows.
-        if self.scorer.says_every_token:
-            seen = [tokens.masked_fill(hidden, -1), types[row]]
-        else:
-            seen = [tokens, hidden.long(), types[row]]
-        same = _numbered(torch.cat(seen, dim=1))
-        # Rows with the same orders are always asked about together, so that this count does not depend on
-        # what else is asked.
-        owners: dict[tuple[int, str], int] = {}
-        keys = zip(text.tolist(), (key for each in rows for key in each.keys), strict=True)
-        owner = torch.tensor([owners.setdefault(key, len(owners)) for key in keys])
-        is_first = _is_first(owner[row] * len(row) + same)
-        num_passes = torch.bincount(row[is_first], minlength=len(ids))
-        fetch = self.scorer.ask(ids, row, hidden, types, wanted=wanted, same=same)
+    def _send(self, masks: Sequence["_Masks"]) -> Callable[[], list[Answers]]:
+        """Send the masked rows of batches of one length; what is returned waits for the answers."""
+        masked_rows = _MaskedRows.of(masks)
+        same = masked_rows.numbered(with_tokens=not self.scorer.says_every_token)
+        num_passes = masked_rows.num_passes(same)
+        fetch = self.scorer.ask(
+            masked_rows.ids,
+            masked_rows.row,
+            masked_rows.hidden,
+            masked_rows.types,
+            wanted=masked_rows.wanted,
+            same=same,
+        )
 
         def answers() -> list[Answers]:
-            values = self._without_faults(fetch(), text[row], tokens)
-            values_of_masks = values.split([len(each.row) for each in masks])
-            passes_of_masks = num_passes.split([len(each) for each in rows])
+            values = self._without_faults(fetch(), masked_rows)
+            values_of_batches = values.split([len(each.row) for each in masks])
+            passes_of_batches = num_passes.split([len(each.batch.rows) for each in masks])
             return [
                 each.answers(values_of_batch, passes_of_batch)
                 for each, values_of_batch, passes_of_batch in zip(
-                    masks, values_of_masks, passes_of_masks, strict=True
+                    masks, values_of_batches, passes_of_batches, strict=True
                 )
             ]
 
         return answers
 
     def _without_faults(
-        self, values: Float[Tensor, "R L"], text: Int[Tensor, " R"], tokens: Int[Tensor, "R L"]
+        self, values: Float[Tensor, "R L"], masked_rows: "_MaskedRows"
     ) -> Float[Tensor, "R L"]:
         """The values, with 0 where they are not finite and texts may be skipped."""
         is_bad = ~values.isfinite()
         if not is_bad.any():
             return values
         bad_rows = is_bad.any(dim=1).nonzero().flatten()
-        for number in text[bad_rows].unique().tolist():
-            row = int(bad_rows[text[bad_rows] == number][0])
-            place = int(is_bad[row].int().argmax())
-            reason = self.scorer.fault(int(tokens[row, place]), place, values[row, place].item())
+        text = masked_rows.text[masked_rows.row[bad_rows]]
+        for number in text.unique().tolist():
+            first = int(bad_rows[text == number][0])
+            place = int(is_bad[first].int().argmax())
+            token_id = int(masked_rows.ids[masked_rows.row[first], place])
+            reason = self.scorer.fault(token_id, place, values[first, place].item())
             if not self.skip:
                 raise TextError(f"{self.noun} {number}: {reason}", number, reason)
             self.faults.setdefault(number, reason)
@@ -208,23 +191,23 @@ def batch_of(numbers: list[int], rows: Sequence[Row], most_masks: MostMasks) -> 
     return Batch(numbers, together, num_tokens)
 
 
-def some_at_a_time(batches: Sequence[Batch]) -> Iterator[list[Batch]]:
-    """Batches whose masks and answers memory holds together."""
-    some: list[Batch] = []
+def groups_for_memory(batches: Sequence[Batch]) -> Iterator[list[Batch]]:
+    """Batches in groups whose masks and answers memory holds together."""
+    group: list[Batch] = []
     num_tokens = 0
     for batch in batches:
-        some.append(batch)
+        group.append(batch)
         num_tokens += batch.num_tokens
-        if num_tokens >= 2 * GROUP_TOKENS:
-            yield some
-            some = []
+        if num_tokens >= 2 * BATCH_TOKENS:
+            yield group
+            group = []
             num_tokens = 0
-    if some:
-        yield some
+    if group:
+        yield group
 
 
 class _Masks(NamedTuple):
-    """The different masks of the B rows of a batch, R of them."""
+    """The different masks of the B rows of a batch, R of them: as many masked rows."""
 
     batch: Batch
     request: Request
@@ -259,6 +242,67 @@ class _Masks(NamedTuple):
         of_places = values.gather(1, self.places)[self.number]
         values_of_request = of_places.where(self.request.wanted, 0.0)
         return Answers(self.batch, self.request, values_of_request, num_passes)
+
+
+class _MaskedRows(NamedTuple):
+    """R masked rows of the B rows of several batches of one length."""
+
+    ids: Int[Tensor, "B L"]
+    types: Int[Tensor, "B L"]
+    text: Int[Tensor, " B"]
+    keys: list[str]  # of the B rows: what their orders follow from
+    row: Int[Tensor, " R"]  # which of the B it is
+    hidden: Bool[Tensor, "R L"]
+    wanted: Bool[Tensor, "R L"]
+
+    @classmethod
+    def of(cls, masks: Sequence[_Masks]) -> "_MaskedRows":
+        rows = [each.batch.rows for each in masks]
+        first_row = np.cumsum([0, *map(len, rows)]).tolist()
+        return cls(
+            ids=torch.cat([each.ids for each in rows]),
+            types=torch.cat([each.types for each in rows]),
+            text=torch.cat([each.text for each in rows]),
+            keys=[key for each in rows for key in each.keys],
+            row=torch.cat(
+                [each.row + start for each, start in zip(masks, first_row, strict=False)]
+            ),
+            hidden=torch.cat([each.hidden for each in masks]),
+            wanted=torch.cat([each.wanted for each in masks]),
+        )
+
+    def numbered(self, *, with_tokens: bool) -> Int[Tensor, " R"]:
+        """A number for each masked row, equal where a model is asked the same.
+
+        Orders begin with everything hidden and end with one token, so that they have masks in common.
+        Rows that differ in hidden places only look the same to a model: it is asked once.
+
+        Args:
+            with_tokens: whether what is hidden tells them apart as well, for a model that says log q of
+                the tokens of its rows alone.
+        """
+        tokens = self.ids[self.row]
+        types = self.types[self.row]
+        if with_tokens:
+            seen = [tokens, self.hidden.long(), types]
+        else:
+            seen = [tokens.masked_fill(self.hidden, -1), types]
+        return _numbered(torch.cat(seen, dim=1))
+
+    def num_passes(self, same: Int[Tensor, " R"]) -> Int[Tensor, " B"]:
+        """How many of the different masked rows each of the B rows asks for.
+
+        One that rows with the same orders share counts for the first of them. These are always asked
+        about together, so that the count does not depend on what else is asked.
+
+        Args:
+            same: as of :meth:`numbered`.
+        """
+        owners: dict[tuple[int, str], int] = {}
+        keys = zip(self.text.tolist(), self.keys, strict=True)
+        owner = torch.tensor([owners.setdefault(key, len(owners)) for key in keys])
+        is_first = _is_first(owner[self.row] * len(self.row) + same)
+        return torch.bincount(self.row[is_first], minlength=len(self.ids))
 
 
 def _different(masks: Bool[Tensor, "B P k"]) -> tuple[Int[Tensor, " R"], Int[Tensor, " BP"]]:

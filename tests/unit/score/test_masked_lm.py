@@ -157,10 +157,10 @@ def test_a_long_row_of_a_big_bird_is_scored_alike_before_and_after_a_short_one()
     assert (full.log_tokens(ids, mask) - before).abs().max() > 1e-3  # it is another attention
 
 
-QUESTIONS = torch.tensor(
+MASKS = torch.tensor(
     [[1, 0, 1], [0, 1, 1], [1, 1, 1], [0, 0, 1], [1, 1, 0], [0, 0, 0], [1, 0, 0]]
 ).bool()
-TEXT_OF_QUESTION = torch.tensor([1, 0, 0, 1, 1, 0, 0])
+ROW_OF_MASK = torch.tensor([1, 0, 0, 1, 1, 0, 0])
 
 
 def count_calls(module: torch.nn.Module) -> list[tuple[int, ...]]:
@@ -174,11 +174,11 @@ def count_calls(module: torch.nn.Module) -> list[tuple[int, ...]]:
 def test_the_vocabulary_does_not_bound_how_many_rows_go_together(kind: str, monkeypatch) -> None:
     network = tiny(kind)
     network.set_attn_implementation("sdpa")
-    wanted = MaskedLM(network, MASK).ask(X, TEXT_OF_QUESTION, QUESTIONS)()
+    wanted = MaskedLM(network, MASK).ask(X, ROW_OF_MASK, MASKS)()
     monkeypatch.setattr(masked_lm, "WORKING_BYTES", 8 * len(PIECES) * 3)  # logits of three places
     of_body = count_calls(network.base_model.get_input_embeddings())
     of_head = count_calls(network.get_output_embeddings())
-    found = MaskedLM(network, MASK).ask(X, TEXT_OF_QUESTION, QUESTIONS)()
+    found = MaskedLM(network, MASK).ask(X, ROW_OF_MASK, MASKS)()
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)  # the same sums in float64
     assert of_body == [(7,)]  # rows
     assert of_head == [(0,), (3,), (3,), (3,), (2,)]  # the first by the network itself
@@ -186,13 +186,13 @@ def test_the_vocabulary_does_not_bound_how_many_rows_go_together(kind: str, monk
 
 def test_logits_bound_the_rows_of_a_network_whose_head_is_not_known(monkeypatch) -> None:
     network = MORE_FAMILIES["Megatron-BERT"].network().double()
-    wanted = MaskedLM(network, MASK).ask(X, TEXT_OF_QUESTION, QUESTIONS)()
+    wanted = MaskedLM(network, MASK).ask(X, ROW_OF_MASK, MASKS)()
     # Of six places: two rows of three.
     vocab_size = network.config.vocab_size
     monkeypatch.setattr(masked_lm, "WORKING_BYTES", 8 * vocab_size * 6)
     monkeypatch.setattr(masked_lm, "_BYTES_OF_A_SCORE", 0.1)
     of_head = count_calls(network.get_output_embeddings())
-    found = MaskedLM(network, MASK).ask(X, TEXT_OF_QUESTION, QUESTIONS)()
+    found = MaskedLM(network, MASK).ask(X, ROW_OF_MASK, MASKS)()
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
     assert of_head == [(4,), (4,), (2,), (1,)]
 
@@ -212,14 +212,14 @@ def test_attention_bounds_the_rows_where_it_is_written_out(
     heads = network.config.num_attention_heads
     monkeypatch.setattr(masked_lm, "WORKING_BYTES", 12 * heads * 3**2 * 2)  # two rows of three
     of_body = count_calls(network.bert.encoder.layer[0].attention.self)
-    MaskedLM(network, MASK).ask(X, TEXT_OF_QUESTION, QUESTIONS)()
+    MaskedLM(network, MASK).ask(X, ROW_OF_MASK, MASKS)()
     assert len(of_body) == num_batches
 
 
 def test_batches_are_equal_but_for_the_last() -> None:
     network = tiny()
     of_body = count_calls(network.bert.encoder.layer[0].attention.self)
-    MaskedLM(network, MASK, max_tokens=10).ask(X, TEXT_OF_QUESTION, QUESTIONS)()
+    MaskedLM(network, MASK, max_tokens=10).ask(X, ROW_OF_MASK, MASKS)()
     assert of_body == [(3, 3), (3, 3), (1, 3)]
 
 
@@ -238,15 +238,15 @@ def without_memory_for(network: torch.nn.Module, num_tokens: int) -> list[int]:
 
 class TestOutOfMemory:
     def test_batches_are_halved_once(self, caplog: pytest.LogCaptureFixture) -> None:
-        wanted = MaskedLM(tiny(), MASK).ask(X, TEXT_OF_QUESTION, QUESTIONS)()
+        wanted = MaskedLM(tiny(), MASK).ask(X, ROW_OF_MASK, MASKS)()
         network = tiny()
         asked = without_memory_for(network, 12)
         conditionals = MaskedLM(network, MASK, max_tokens=1000)
-        found = conditionals.ask(X, TEXT_OF_QUESTION, QUESTIONS)()
+        found = conditionals.ask(X, ROW_OF_MASK, MASKS)()
         torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
         assert asked == [21, 9, 9, 3]
         assert conditionals.max_tokens == 10
-        conditionals.ask(X, TEXT_OF_QUESTION, QUESTIONS)()
+        conditionals.ask(X, ROW_OF_MASK, MASKS)()
         assert asked[4:] == [9, 9, 3]
         (record,) = caplog.records
         assert "no memory for 21 tokens at a time; from here on it gets 10" in record.getMessage()
@@ -257,25 +257,25 @@ class TestOutOfMemory:
         without_memory_for(network, 9)
         conditionals = MaskedLM(network, MASK)
         with pytest.raises(torch.OutOfMemoryError, match=r"3 rows of 3 tokens.*smaller max_tokens"):
-            conditionals.ask(X, TEXT_OF_QUESTION, QUESTIONS)
+            conditionals.ask(X, ROW_OF_MASK, MASKS)
 
     @pytest.mark.bad_input
     def test_a_single_row_cannot_be_halved(self) -> None:
         network = tiny()
         without_memory_for(network, 3)
         with pytest.raises(torch.OutOfMemoryError, match="no memory for 1 rows of 3 tokens"):
-            MaskedLM(network, MASK).log_tokens(X[:1], QUESTIONS[:1])
+            MaskedLM(network, MASK).log_tokens(X[:1], MASKS[:1])
 
 
 @pytest.mark.parametrize("kind", ["classic", "modern", "distil"])
 class TestOnAnotherDevice:
     def test_nothing_waits_before_answers_are_fetched(self, kind: str) -> None:
         network = tiny(kind)
-        wanted = MaskedLM(network, MASK).ask(X, TEXT_OF_QUESTION, QUESTIONS)()
+        wanted = MaskedLM(network, MASK).ask(X, ROW_OF_MASK, MASKS)()
         with OtherDevice() as other:
             network.to(other.device)
             conditionals = MaskedLM(network, MASK, precision="float32", max_tokens=10)
-            fetch = conditionals.ask(X, TEXT_OF_QUESTION, QUESTIONS)
+            fetch = conditionals.ask(X, ROW_OF_MASK, MASKS)
             assert not other.waits
             found = fetch()
             assert dict(other.waits) == {"cpu": 1}
@@ -297,11 +297,11 @@ class TestOnAnotherDevice:
             conditionals.mean_log_conditional,
             conditionals.log_tokens,
         ]
-        wanted = [call(X[:2], QUESTIONS[:2]) for call in calls]
+        wanted = [call(X[:2], MASKS[:2]) for call in calls]
         with OtherDevice() as other:
             network.to(other.device)
             x = X[:2].to(other.device) if data_are_there else X[:2]
-            mask = QUESTIONS[:2].to(other.device) if mask_is_there else QUESTIONS[:2]
+            mask = MASKS[:2].to(other.device) if mask_is_there else MASKS[:2]
             for call, expected in zip(calls, wanted, strict=True):
                 found = call(x, mask)
                 assert found.device == x.device
@@ -311,13 +311,13 @@ class TestOnAnotherDevice:
     def test_apples_gpus_have_no_double_precision(self, kind: str, data_are_there: bool) -> None:
         network = tiny(kind).float()
         conditionals = model(network)
-        wanted = conditionals.log_each(X[:2], QUESTIONS[:2])
+        wanted = conditionals.log_each(X[:2], MASKS[:2])
         with OtherDevice(MPS) as other:
             network.to(other.device)
             x = X[:2].to(other.device) if data_are_there else X[:2]
-            found = conditionals.log_each(x, QUESTIONS[:2])
+            found = conditionals.log_each(x, MASKS[:2])
             assert found.device == x.device
-            assert conditionals.log_values(x, QUESTIONS[:2]).device == x.device
+            assert conditionals.log_values(x, MASKS[:2]).device == x.device
             assert found.dtype == (torch.float32 if data_are_there else torch.float64)
             torch.testing.assert_close(found.cpu().double(), wanted, rtol=0, atol=1e-5)
 
@@ -581,11 +581,12 @@ def test_batches_that_were_kept_are_not_computed_again(tmp_path: Path) -> None:
     mask = torch.tensor([[False, True, False, True]]).repeat(3, 1)
     wanted = model.log_tokens(ids, mask)
     batches: list[int] = []  # rows of each batch that was computed
-    model.store = BatchStore(tmp_path / "passes", batches.append)
+    model.count_passes = batches.append
+    model.store = BatchStore(tmp_path / "passes")
     assert torch.equal(model.log_tokens(ids, mask), wanted)
     assert batches == [2, 1]
     model.store.save()
-    model.store = BatchStore(tmp_path / "passes", batches.append)
+    model.store = BatchStore(tmp_path / "passes")
     model.network.requires_grad_(False)
     for parameter in model.network.parameters():
         parameter.zero_()  # whoever asked it would get other numbers
@@ -595,11 +596,11 @@ def test_batches_that_were_kept_are_not_computed_again(tmp_path: Path) -> None:
     assert batches == [2, 1, 2, 1]
 
 
-@pytest.mark.parametrize("name", ["ids", "text", "mask", "wanted", "types", "same"])
+@pytest.mark.parametrize("name", ["ids", "row", "mask", "wanted", "types", "same"])
 def test_a_batch_that_differs_in_one_thing_is_computed(tmp_path: Path, name: str) -> None:
     asked = {
         "ids": torch.tensor([[2, 5, 6, 7], [2, 6, 7, 8]]),
-        "text": torch.tensor([0, 0, 0]),
+        "row": torch.tensor([0, 0, 0]),
         "mask": torch.tensor([[False, True, False, True]]).repeat(3, 1),
         "wanted": torch.tensor([[False, True, False, True]]).repeat(3, 1),
         "types": torch.tensor([[0, 0, 0, 0], [0, 0, 1, 1]]),
@@ -607,7 +608,7 @@ def test_a_batch_that_differs_in_one_thing_is_computed(tmp_path: Path, name: str
     }
     another = {
         "ids": torch.tensor([[2, 5, 6, 9], [2, 6, 7, 8]]),
-        "text": torch.tensor([1, 1, 1]),
+        "row": torch.tensor([1, 1, 1]),
         "mask": torch.tensor([[False, True, True, True]]).repeat(3, 1),
         "wanted": torch.tensor([[False, True, False, False]]).repeat(3, 1),
         "types": torch.tensor([[0, 0, 0, 1], [0, 0, 1, 1]]),
@@ -617,10 +618,11 @@ def test_a_batch_that_differs_in_one_thing_is_computed(tmp_path: Path, name: str
     config = BertConfig(vocab_size=12, num_hidden_layers=1, **sizes)
     model = MaskedLM(networks.at_random(BertForMaskedLM, config, seed=0), MASK)
     batches: list[int] = []
-    model.store = BatchStore(tmp_path / "passes", batches.append)
+    model.count_passes = batches.append
+    model.store = BatchStore(tmp_path / "passes")
     model.ask(**asked)()
     model.store.save()
-    model.store = BatchStore(tmp_path / "passes", batches.append)
+    model.store = BatchStore(tmp_path / "passes")
     model.ask(**asked)()
     assert batches == [2]
     model.ask(**(asked | {name: another[name]}))()

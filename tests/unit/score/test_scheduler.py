@@ -67,7 +67,7 @@ def results(
     asked = [
         scheduler.batch_of([number], group, lambda count: 0) for number, group in enumerate(groups)
     ]
-    return batches.ask(asked, lambda batch: requests[batch.numbers[0]])
+    return batches.ask_group(asked, lambda batch: requests[batch.numbers[0]])
 
 
 def random_request(num_rows: int, num_masks: int, count: int, seed: int = 0) -> Request:
@@ -178,7 +178,7 @@ def test_rows_that_show_the_same_are_asked_together(monkeypatch: pytest.MonkeyPa
     site = [piece([token, 1, 0], [0]) for token in range(4)]
     other = [piece([0, token, 2], [1]) for token in range(4)]
     for most, buckets in ((3, [[0, 1, 2], [3], [4, 5, 6], [7]]), (5, [[0, 1, 2, 3], [4, 5, 6, 7]])):
-        monkeypatch.setattr(scheduler, "GROUP_TOKENS", 3 * most)
+        monkeypatch.setattr(scheduler, "BATCH_TOKENS", 3 * most)
         assert bucket_by_shape(site + other, lambda count: 1) == buckets
 
 
@@ -297,7 +297,7 @@ def test_what_is_asked_together_is_bounded_by_its_masks(monkeypatch: pytest.Monk
     calls = []
     found = []
     for most, num_calls in ((195, 1), (130, 1), (65, 2), (32, 3)):
-        monkeypatch.setattr(scheduler, "GROUP_TOKENS", most)
+        monkeypatch.setattr(scheduler, "BATCH_TOKENS", most)
         model = Model()
         found.append(mpt_score.sentences(mpt_score.Scorer(model), texts, num_orders=3))
         calls.append((model.num_calls, num_calls))

@@ -1,4 +1,4 @@
-"""``mpt-score``: files in, rows out, one sentence for every mistake, an output that is its own state."""
+"""``mpt-score``: files in, records out, one sentence for every mistake, an output that is its state."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def call(folder: Path, kind: str, file: object, *more: object) -> int:
     return main([kind, str(file), "--model", str(folder), *map(str, more)])
 
 
-def rows(printed: str) -> list[dict[str, Any]]:
+def records(printed: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in printed.splitlines()]
 
 
@@ -70,19 +70,17 @@ def test_sentences_are_those_of_the_library(folder, texts, capsys, settings) -> 
     assert call(folder, "sentences", texts, *options) == 0
     out, said = capsys.readouterr()
     scores = mpt_score.sentences(folder, TEXTS, **settings)
-    for number, (row, wanted) in enumerate(zip(rows(out), scores.rows(), strict=True)):
-        shared = row.keys() & wanted.keys()
+    for number, (record, wanted) in enumerate(zip(records(out), scores.rows(), strict=True)):
+        shared = record.keys() & wanted.keys()
         assert {"log_score", "num_tokens", "bits_per_byte"} <= shared
-        assert {name: row[name] for name in shared} == {name: wanted[name] for name in shared}
-        assert row["line"] == number + 1 and row["unit"] == "nats" and row["model"] == str(folder)
-        assert ("pseudo_log_likelihood" in row) == ("pseudo" in settings)
-        assert ("blocks of 2" in row["quantity"]) == ("block_length" in settings)
-    names = ("num_orders", "num_masks", "pseudo", "block_length")
-    budget = {name: value for name, value in settings.items() if name in names}
-    num_passes = int(mpt_score.passes(folder, TEXTS, **budget).sum())
-    num_tokens = int(scores.num_tokens.sum())
-    first = f"to score: 5 texts, {num_tokens} tokens; passes at most: {num_passes}"
-    assert said.splitlines()[0] == first
+        assert {name: record[name] for name in shared} == {name: wanted[name] for name in shared}
+        assert (
+            record["line"] == number + 1
+            and record["unit"] == "nats"
+            and record["model"] == str(folder)
+        )
+        assert ("pseudo_log_likelihood" in record) == ("pseudo" in settings)
+        assert ("blocks of 2" in record["quantity"]) == ("block_length" in settings)
     assert f"{folder}, seed {settings.get('seed', 0)}" in said and "texts: 5" in said
     for unit in ("token", "byte"):
         assert f"mean: {scores.mean(unit)}" in said
@@ -94,16 +92,16 @@ def test_texts_of_an_item_see_the_same_orders(folder, tmp_path, capsys) -> None:
     cells = "the cat sat a dog,1,cat\nthe dog sat a dog,1,dog\na cat,01,cat\n"
     table.write_text(f"text,item,noun\n{cells}")
     more = ("--column", "text", "--items", "item", "--keep", "noun", "--num-orders", 2)
-    out = tmp_path / "rows.csv"
+    out = tmp_path / "records.csv"
     texts = ["the cat sat a dog", "the dog sat a dog", "a cat"]
     scores = mpt_score.sentences(folder, texts, items=["1", "1", "01"], num_orders=2)
-    for _ in range(2):  # of rows that are made, and of rows that are read
+    for _ in range(2):  # of records that are made, and of records that are read
         assert call(folder, "sentences", table, *more, "--out", out) == 0
         assert f"mean: {scores.mean()} a text" in capsys.readouterr().err  # its error is over items
     with out.open() as stored:
         found = list(csv.DictReader(stored))
-    assert [float(row["log_score"]) for row in found] == scores.log_score.tolist()
-    assert [(row["item"], row["noun"]) for row in found] == [
+    assert [float(record["log_score"]) for record in found] == scores.log_score.tolist()
+    assert [(record["item"], record["noun"]) for record in found] == [
         ("1", "cat"),
         ("1", "dog"),
         ("01", "cat"),
@@ -119,7 +117,7 @@ def test_pairs_are_those_of_the_library(folder, tmp_path, capsys) -> None:
     out, said = capsys.readouterr()
     scores = mpt_score.pairs(folder, first, second, pseudo=True)
     for name in ("log_ratio", "pseudo_difference", "standard_error"):
-        assert [row[name] for row in rows(out)] == getattr(scores, name).tolist()
+        assert [record[name] for record in records(out)] == getattr(scores, name).tolist()
     assert f"the more probable one in {scores.accuracy()}" in said
     assert "equally probable, each half a hit: 1" in said
 
@@ -134,13 +132,17 @@ def test_answers_are_those_of_the_library(folder, tmp_path, capsys) -> None:
     assert call(folder, "answers", path, *more) == 0
     out, said = capsys.readouterr()
     scores = mpt_score.answers(folder, ["the cat", "a"], options, pseudo=True, within_word=True)
-    found = rows(out)
-    assert [(row["line"], row["option"]) for row in found] == [(1, 0), (1, 1), (2, 0)]
+    found = records(out)
+    assert [(record["line"], record["option"]) for record in found] == [(1, 0), (1, 1), (2, 0)]
     for name in ("log_score", "pseudo_log_likelihood", "within_word", "num_tokens"):
         wanted = getattr(scores, name)
-        assert [row[name] for row in found] == [*wanted[0].tolist(), wanted[1, 0].item()]
-    assert [row["item"] for row in found] == [[3, 4], [3, 4], None]  # JSON has no word for nan
-    assert sum(row["best"] for row in found) == 2
+        assert [record[name] for record in found] == [*wanted[0].tolist(), wanted[1, 0].item()]
+    assert [record["item"] for record in found] == [
+        [3, 4],
+        [3, 4],
+        None,
+    ]  # JSON has no word for nan
+    assert sum(record["best"] for record in found) == 2
     assert "prompts: 2" in said and "options: 3" in said
     assert "so that they are not comparable: 1" in said
 
@@ -148,7 +150,7 @@ def test_answers_are_those_of_the_library(folder, tmp_path, capsys) -> None:
 def test_a_curve_says_area_only_where_it_is_one(folder, texts, tmp_path, capsys) -> None:
     assert call(folder, "curve", texts, "--rates", "15,40") == 0
     out, said = capsys.readouterr()
-    assert [row["rate"] for row in rows(out)] == [0.15, 0.4] and "area" not in said
+    assert [record["rate"] for record in records(out)] == [0.15, 0.4] and "area" not in said
     table = tmp_path / "curve.csv"
     assert call(folder, "curve", texts, "--rates", "5:95:10", "--out", table) == 0
     said = capsys.readouterr().err
@@ -157,9 +159,9 @@ def test_a_curve_says_area_only_where_it_is_one(folder, texts, tmp_path, capsys)
     assert f"area: {wanted.area()} a token" in said and "D·S − area at 25 %" in said
     with table.open() as stored:
         found = list(csv.DictReader(stored))
-    assert [float(row["score"]) for row in found] == wanted.score.tolist()
+    assert [float(record["score"]) for record in found] == wanted.score.tolist()
     assert call(folder, "curve", texts, "--rates", "15", "--out", table) == 2
-    assert "rows of another run: rates is" in capsys.readouterr().err
+    assert "records of another run: rates is" in capsys.readouterr().err
     # What 15 % are off by is between no two of these rates.
     assert call(folder, "curve", texts, "--rates", "20:80:30") == 0
     said = capsys.readouterr().err
@@ -194,11 +196,11 @@ def test_intervals_are_students(
     path = tmp_path / "lines"
     path.write_text("\n".join(lines))
     assert call(folder, kind, path, *more) == 0
-    for row in rows(capsys.readouterr().out):
-        reach = quantile * row["standard_error"]
+    for record in records(capsys.readouterr().out):
+        reach = quantile * record["standard_error"]
         assert reach > 0.0
-        ends = [row[number] - reach, row[number] + reach]
-        assert [row["low"], row["high"]] == pytest.approx(ends, abs=1e-3 * reach)
+        ends = [record[number] - reach, record[number] + reach]
+        assert [record["low"], record["high"]] == pytest.approx(ends, abs=1e-3 * reach)
 
 
 def test_one_text_is_said_to_have_the_error_that_it_has(folder, tmp_path, capsys) -> None:
@@ -207,10 +209,10 @@ def test_one_text_is_said_to_have_the_error_that_it_has(folder, tmp_path, capsys
     for num_masks, says in ((1, "not known"), (8, "95 % interval over masks"), (63, "exact")):
         assert call(folder, "sentences", path, "--num-masks", num_masks) == 0
         out, said = capsys.readouterr()
-        (row,) = rows(out)
-        assert f"{row['log_score']:.4f} nats; " in said and says in said
+        (record,) = records(out)
+        assert f"{record['log_score']:.4f} nats; " in said and says in said
         assert "nan" not in said and "±" not in said
-        assert (row["low"] is None) == (says == "not known")
+        assert (record["low"] is None) == (says == "not known")
 
 
 def test_unknown_tokens_do_not_improve_bits_a_byte(tmp_path, capsys) -> None:
@@ -220,13 +222,13 @@ def test_unknown_tokens_do_not_improve_bits_a_byte(tmp_path, capsys) -> None:
     path.write_text(f"{known}\n{known} 😀😀😀 北京市东城区\nx 北京市东城区东华门大街\n", "utf-8")
     assert call(networks.small_bert_folder(), "sentences", path, "--num-masks", 4) == 0
     out, said = capsys.readouterr()
-    plain, mixed, chinese = rows(out)
+    plain, mixed, chinese = records(out)
     assert plain["num_unknown"] == 0 and plain["num_bytes"] == len(known)
     assert mixed["num_unknown"] >= 2 and mixed["num_bytes"] == len(known)
     assert chinese["num_tokens"] == chinese["num_bytes"] == 1
-    for row in (plain, mixed, chinese):
-        bits = -row["log_score"] / math.log(2)
-        assert row["bits_per_byte"] == pytest.approx(bits / row["num_bytes"])
+    for record in (plain, mixed, chinese):
+        bits = -record["log_score"] / math.log(2)
+        assert record["bits_per_byte"] == pytest.approx(bits / record["num_bytes"])
     total = mixed["num_unknown"] + chinese["num_unknown"]
     assert f"whose bytes do not count: {total}" in said and "with unknown tokens: 2" in said
 
@@ -291,7 +293,12 @@ def test_columns_of_tables(folder, tmp_path, capsys) -> None:
         (table, b"good,bad\n", ["--column", "nix"], "has no column 'nix'; it has good, bad"),
         (table, b"good\n", [], "is a table: name where its texts are, --column NAME"),
         (table, b"good\n", ["--column", "a,b"], "--column must be 1 for sentences, got 2: a,b"),
-        (table, b"a,model\nx,y\n", ["--column", "a", "--keep", "model"], "--keep model: rows have"),
+        (
+            table,
+            b"a,model\nx,y\n",
+            ["--column", "a", "--keep", "model"],
+            "--keep model: records have",
+        ),
         (tmp_path / "x.txt", b"x\n", ["--column", "a"], "--column is for .csv and .jsonl files"),
         (tmp_path / "x.tsv", b"a\tb\n", ["--column", "a"], "a table must be .csv or .jsonl"),
         (tmp_path / "x.txt", b"x\n", ["--keep", "a"], "are for tables: name where"),
@@ -408,11 +415,11 @@ def test_an_object_that_is_kept_is_json(folder, tmp_path) -> None:
     kept = [{"a": [1, None]}, ["Ä", True], "a, b"]
     path.write_text("".join(json.dumps({"text": "a dog", "k": each}) + "\n" for each in kept))
     more = ("--column", "text", "--keep", "k", "--num-masks", 2, "--out")
-    assert call(folder, "sentences", path, *more, tmp_path / "rows.csv") == 0
-    assert call(folder, "sentences", path, *more, tmp_path / "rows.jsonl") == 0
-    assert [row["k"] for row in rows((tmp_path / "rows.jsonl").read_text())] == kept
-    with (tmp_path / "rows.csv").open() as stored:
-        cells = [row["k"] for row in csv.DictReader(stored)]
+    assert call(folder, "sentences", path, *more, tmp_path / "records.csv") == 0
+    assert call(folder, "sentences", path, *more, tmp_path / "records.jsonl") == 0
+    assert [record["k"] for record in records((tmp_path / "records.jsonl").read_text())] == kept
+    with (tmp_path / "records.csv").open() as stored:
+        cells = [record["k"] for record in csv.DictReader(stored)]
     assert cells == ['{"a": [1, null]}', '["Ä", true]', "a, b"]
 
 
@@ -434,9 +441,9 @@ def test_token_ids_are_scored_as_their_strings(folder, texts, tmp_path, capsys) 
     for kind, more in (("sentences", ("--num-orders", 2)), ("curve", ("--rates", "10:90:20"))):
         name = "log_score" if kind == "sentences" else "score"
         assert call(folder, kind, texts, *more) == 0
-        wanted = [row[name] for row in rows(capsys.readouterr().out)]
+        wanted = [record[name] for record in records(capsys.readouterr().out)]
         assert call(folder, kind, file, "--column", "ids", *more) == 0
-        assert [row[name] for row in rows(capsys.readouterr().out)] == wanted
+        assert [record[name] for record in records(capsys.readouterr().out)] == wanted
 
 
 @pytest.mark.bad_input
@@ -480,15 +487,15 @@ def test_a_bad_line_costs_itself_alone(folder, tmp_path, capsys, kind) -> None:
     out, said = capsys.readouterr()
     assert "skipped: " in said and "texts.txt, line 2: " in said
     assert call(folder, kind, good) == 0
-    for row, wanted in zip(rows(out), rows(capsys.readouterr().out), strict=True):
-        assert row.keys() == wanted.keys()
+    for record, wanted in zip(records(out), records(capsys.readouterr().out), strict=True):
+        assert record.keys() == wanted.keys()
         for name, value in wanted.items():
             is_number = isinstance(value, float)
-            assert row[name] == (pytest.approx(value, rel=1e-5) if is_number else value)
+            assert record[name] == (pytest.approx(value, rel=1e-5) if is_number else value)
     path.write_text(SPECIAL[kind][1])
-    assert call(folder, kind, path, "--skip", "--out", tmp_path / "rows.csv") == 2
+    assert call(folder, kind, path, "--skip", "--out", tmp_path / "records.csv") == 2
     assert f"no line of {path} can be scored" in capsys.readouterr().err
-    assert not (tmp_path / "rows.csv").exists()
+    assert not (tmp_path / "records.csv").exists()
 
 
 def test_an_answer_that_is_no_number_costs_its_line(folder, tmp_path, capsys, monkeypatch) -> None:
@@ -507,7 +514,7 @@ def test_an_answer_that_is_no_number_costs_its_line(folder, tmp_path, capsys, mo
     assert "line 2: the model says nan of token" in capsys.readouterr().err
     assert call(folder, "sentences", path, *more, "--skip") == 0
     out, said = capsys.readouterr()
-    assert [row["line"] for row in rows(out)] == [1, 3]
+    assert [record["line"] for record in records(out)] == [1, 3]
     assert "line 2: the model says nan of token" in said and "skipped lines: 1" in said
 
 
@@ -531,7 +538,7 @@ def few_lines(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def command(folder: Path, texts: Path, tmp_path: Path) -> tuple[Any, ...]:
-    return (folder, "sentences", texts, "--num-masks", 2, "--out", tmp_path / "rows.csv")
+    return (folder, "sentences", texts, "--num-masks", 2, "--out", tmp_path / "records.csv")
 
 
 def state_of(path: Path) -> Path:
@@ -554,7 +561,7 @@ def stop_at(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])
 def test_a_stopped_run_goes_on(folder, texts, tmp_path, capsys, few_lines, suffix) -> None:
-    out, whole = tmp_path / f"rows.{suffix}", tmp_path / f"whole.{suffix}"
+    out, whole = tmp_path / f"records.{suffix}", tmp_path / f"whole.{suffix}"
     texts.write_text("\n".join([*TEXTS[:2], "???", *TEXTS[2:]]))
     command = (folder, "sentences", texts, "--skip", "--out")
     assert call(*command, whole) == 0
@@ -568,7 +575,7 @@ def test_a_stopped_run_goes_on(folder, texts, tmp_path, capsys, few_lines, suffi
             assert said == "mpt-score: stopped; nothing was written"
             assert not out.exists() and not state_of(out).exists()
         else:
-            assert f"3 rows are in {out}, the same command goes on from there" in said
+            assert f"3 records are in {out}, the same command goes on from there" in said
             assert whole.read_bytes().startswith(out.read_bytes())
     scored = []
     with pytest.MonkeyPatch.context() as patch:
@@ -595,15 +602,15 @@ def passes_in_a_minute(number: int, *, in_all: float = math.inf) -> Iterator[lis
     with pytest.MonkeyPatch.context() as patch:
         made = score_file.BatchStore
 
-        def with_clock(path: Path | None, count: Any) -> Any:
-            def counted(num_rows: int) -> None:
-                if len(batches) >= in_all:
-                    raise KeyboardInterrupt
-                batches.append(num_rows)
-                count(num_rows)
+        def counted(_: Any, num_rows: int) -> None:
+            if len(batches) >= in_all:
+                raise KeyboardInterrupt
+            batches.append(num_rows)
 
-            return made(path, counted, clock=lambda: 61.0 * (len(batches) // number))
+        def with_clock(path: Path) -> Any:
+            return made(path, clock=lambda: 61.0 * (len(batches) // number))
 
+        patch.setattr(score_file.tqdm, "update", counted)
         patch.setattr(score_file, "BatchStore", with_clock)
         yield batches
 
@@ -625,8 +632,8 @@ def function_of_a_known_identity(folder: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_a_part_that_takes_long_keeps_its_passes(
     folder, texts, tmp_path, capsys, monkeypatch, kind
 ) -> None:
-    """A run of one part is stopped before a row is there."""
-    out, whole = tmp_path / "rows.csv", tmp_path / "whole.csv"
+    """A run of one part is stopped before a record is there."""
+    out, whole = tmp_path / "records.csv", tmp_path / "whole.csv"
     command = (folder, "sentences", texts, "--max-tokens", 32)
     if kind == "function":
         name = function_of_a_known_identity(tmp_path, monkeypatch)
@@ -635,13 +642,13 @@ def test_a_part_that_takes_long_keeps_its_passes(
         assert call(*command, "--out", whole) == 0
     with passes_in_a_minute(2, in_all=5) as before:
         assert call(*command, "--out", out) == 130
-    kept = out.with_name("rows.csv.passes")
+    kept = out.with_name("records.csv.passes")
     assert f"passes are in {kept}, the same command goes on from" in capsys.readouterr().err
     assert out.read_bytes() == b"" and len(before) == 5
 
     content = kept.read_bytes()
     assert call(*command, "--seed", 1, "--out", out) == 2
-    assert "has rows of another run: seed is 0 there, 1 here" in capsys.readouterr().err
+    assert "has records of another run: seed is 0 there, 1 here" in capsys.readouterr().err
     for length in (len(content), len(content) - 1):  # the last answer was not written to its end
         kept.write_bytes(content[:length])
         copies = {each: each.read_bytes() for each in (out, state_of(out))}
@@ -657,9 +664,9 @@ def test_a_part_that_takes_long_keeps_its_passes(
 
 
 def test_a_run_may_be_stopped_again_behind_an_answer_that_was_cut(folder, texts, tmp_path) -> None:
-    out = tmp_path / "rows.csv"
+    out = tmp_path / "records.csv"
     command = (folder, "sentences", texts, "--max-tokens", 32, "--out", out)
-    kept = tmp_path / "rows.csv.passes"
+    kept = tmp_path / "records.csv.passes"
     with passes_in_a_minute(1, in_all=3):
         assert call(*command) == 130
     kept.write_bytes(kept.read_bytes()[:-1])
@@ -676,18 +683,16 @@ def test_a_run_may_be_stopped_again_behind_an_answer_that_was_cut(folder, texts,
 
 def test_passes_of_a_part_that_is_written_are_not_kept(tmp_path) -> None:
     path = tmp_path / "passes"
-    store = batch_store.BatchStore(path, lambda number: None)
-    store.answer("first", 1, lambda: torch.tensor([1.0]))
+    store = batch_store.BatchStore(path)
+    store.answer("first", lambda: torch.tensor([1.0]))
     store.forget()
-    store.answer("second", 1, lambda: torch.tensor([2.0]))
+    store.answer("second", lambda: torch.tensor([2.0]))
     store.save()
-    assert batch_store.BatchStore(path, lambda number: None).saved == {
-        "second": torch.tensor([2.0])
-    }
+    assert batch_store.BatchStore(path).saved == {"second": torch.tensor([2.0])}
 
 
 def test_passes_of_a_later_part(folder, texts, tmp_path, few_lines) -> None:
-    out, whole = tmp_path / "rows.csv", tmp_path / "whole.csv"
+    out, whole = tmp_path / "records.csv", tmp_path / "whole.csv"
     command = (folder, "sentences", texts, "--max-tokens", 32, "--out")
     with passes_in_a_minute(1) as in_all:
         assert call(*command, whole) == 0
@@ -700,31 +705,31 @@ def test_passes_of_a_later_part(folder, texts, tmp_path, few_lines) -> None:
     assert out.read_bytes() == whole.read_bytes()
 
 
-def test_rows_that_were_removed_take_their_passes_along(
+def test_records_that_were_removed_take_their_passes_along(
     folder, texts, tmp_path, capsys, few_lines
 ) -> None:
-    out, whole = tmp_path / "rows.csv", tmp_path / "whole.csv"
+    out, whole = tmp_path / "records.csv", tmp_path / "whole.csv"
     command = (folder, "sentences", texts, "--max-tokens", 32, "--out")
     with passes_in_a_minute(1) as in_all:
         assert call(*command, whole) == 0
     for files in ([out], [out, state_of(out)]):
-        # In the second part, of which passes are kept behind the rows of the first.
+        # In the second part, of which passes are kept behind the records of the first.
         num_passes = [
-            row["num_passes"]
-            for row in csv.DictReader(whole.read_text(encoding="utf-8").splitlines())
+            record["num_passes"]
+            for record in csv.DictReader(whole.read_text(encoding="utf-8").splitlines())
         ]
         num_rows = sum(map(int, num_passes[:2]))
         num_batches = next(n for n in range(len(in_all)) if sum(in_all[:n]) > num_rows)
         with passes_in_a_minute(1, in_all=num_batches):
             assert call(*command, out) == 130
-        assert out.read_bytes() and out.with_name("rows.csv.passes").exists()
+        assert out.read_bytes() and out.with_name("records.csv.passes").exists()
         for path in files:
             path.unlink()
         with passes_in_a_minute(1) as after:
             assert call(*command, out) == 0
         assert after == in_all
         assert out.read_bytes() == whole.read_bytes()
-        for path in tmp_path.glob("rows.csv*"):
+        for path in tmp_path.glob("records.csv*"):
             path.unlink()
 
 
@@ -732,11 +737,11 @@ def test_without_an_identity_nothing_is_kept(folder, texts, tmp_path, monkeypatc
     name = function_of_a_known_identity(tmp_path, monkeypatch)
     module = tmp_path / "known_function.py"
     (tmp_path / "unknown_function.py").write_text(module.read_text().replace("identity", "_"))
-    out = tmp_path / "rows.csv"
+    out = tmp_path / "records.csv"
     command = (name.replace("known", "unknown"), "sentences", texts, "--tokenizer", folder)
     with passes_in_a_minute(1, in_all=2):
         assert call(*command, "--out", out) == 130
-    assert list(tmp_path.glob("rows.csv*")) == []
+    assert list(tmp_path.glob("records.csv*")) == []
 
 
 def test_the_bar_counts_passes(folder, texts, tmp_path, monkeypatch) -> None:
@@ -745,21 +750,21 @@ def test_the_bar_counts_passes(folder, texts, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(score_file.tqdm, "update", lambda _, number: moves.append(number))
     ask = MaskedLM._log_tokens_of_rows
 
-    def watched(model: MaskedLM, questions: Any, some: slice) -> torch.Tensor:
+    def watched(model: MaskedLM, masked_rows: Any, some: slice) -> torch.Tensor:
         asked.append(some.stop - some.start)
-        return ask(model, questions, some)
+        return ask(model, masked_rows, some)
 
     monkeypatch.setattr(MaskedLM, "_log_tokens_of_rows", watched)
-    out = tmp_path / "rows.jsonl"
+    out = tmp_path / "records.jsonl"
     assert call(folder, "sentences", texts, "--max-tokens", 32, "--out", out) == 0
     assert len(moves) > 5
     assert sum(moves) == sum(asked)
     # Rows of two texts that show the same go through the network once.
-    assert sum(asked) <= sum(row["num_passes"] for row in rows(out.read_text()))
+    assert sum(asked) <= sum(record["num_passes"] for record in records(out.read_text()))
 
 
 def test_a_kill_at_any_moment_leaves_what_goes_on(command, few_lines, monkeypatch) -> None:
-    """Killed before or after each write to the disk, of rows and of the state."""
+    """Killed before or after each write to the disk, of records and of the state."""
     out = command[-1]
     scorer = mpt_score.load(command[0])
     monkeypatch.setattr(score_file, "_load", lambda *_: scorer)  # once for all runs
@@ -775,7 +780,7 @@ def test_a_kill_at_any_moment_leaves_what_goes_on(command, few_lines, monkeypatc
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(output, "_write_all", watched)
         assert call(*command) == 0
-    # The state at the start, rows and state of three parts, and the mark of the end.
+    # The state at the start, records and state of three parts, and the mark of the end.
     assert len(left) == 3 * 8
     whole, journal = out.read_bytes(), state_of(out).read_bytes()
     for number, (rows_left, state_left) in enumerate(left):
@@ -799,7 +804,7 @@ def full_disk(size: int) -> Iterator[None]:
 
 
 def test_after_a_full_disk_the_same_command_goes_on(command, few_lines, texts, capsys) -> None:
-    """Full in the rows, and, where these are few, in the state."""
+    """Full in the records, and, where these are few, in the state."""
     out = command[-1]
     assert call(*command) == 0
     whole = out.read_bytes()
@@ -817,7 +822,10 @@ def test_after_a_full_disk_the_same_command_goes_on(command, few_lines, texts, c
             assert whole.startswith(out.read_bytes()) and out.read_bytes().endswith(b"\n")
         assert call(*command) == 0
         assert out.read_bytes() == whole
-    assert sorted(path.name for path in out.parent.glob("rows*")) == ["rows.csv", "rows.csv.state"]
+    assert sorted(path.name for path in out.parent.glob("records*")) == [
+        "records.csv",
+        "records.csv.state",
+    ]
 
 
 def test_a_second_run_into_one_file_is_refused(command, few_lines, capsys, monkeypatch) -> None:
@@ -838,8 +846,8 @@ def test_a_second_run_into_one_file_is_refused(command, few_lines, capsys, monke
             run_a_second()
         return score(*given)
 
-    def finish_beside(rows: RecordFile) -> None:
-        finish(rows)
+    def finish_beside(file: RecordFile) -> None:
+        finish(file)
         run_a_second()
 
     monkeypatch.setattr(score_file, "score", score_beside)
@@ -866,7 +874,7 @@ def test_a_changed_setting_model_or_input_is_seen(
         assert sentence in capsys.readouterr().err
         assert out.read_bytes() == left
 
-    refused("has rows of another run: seed is 0 there, 1 here", "--seed", 1)
+    refused("has records of another run: seed is 0 there, 1 here", "--seed", 1)
     refused("pseudo is False there, True here", "--pseudo")
     refused("max_tokens is None there, 7 here", "--max-tokens", 7)
     other = tmp_path / "other"
@@ -888,9 +896,9 @@ def test_a_changed_setting_model_or_input_is_seen(
     with texts.open("a") as stream:
         stream.write("\nthe dog\n")
     refused("a line up to 6 has changed, or there are more")
-    for changed_rows in (left + b"8,\n", left[:-3]):
-        out.write_bytes(changed_rows)
-        left = changed_rows
+    for changed_records in (left + b"8,\n", left[:-3]):
+        out.write_bytes(changed_records)
+        left = changed_records
         refused("was changed after it was written")
 
 
@@ -914,8 +922,8 @@ def test_a_function_goes_on_where_it_is_known_to_be_the_same(
     for end, status in (("", 0), (change, 2)):
         Path("my_coin.py").write_text(f"import torch\n{code}\n{coin}\n{end}\n")
         sys.modules.pop("my_coin", None)
-        assert main([*command, "--out", "rows.csv"]) == status
-        written.append(Path("rows.csv").read_bytes())
+        assert main([*command, "--out", "records.csv"]) == status
+        written.append(Path("records.csv").read_bytes())
     sys.modules.pop("my_coin", None)
     assert sentence in capsys.readouterr().err and written[0] == written[1]
 
@@ -935,7 +943,7 @@ def test_memory_that_ends_leaves_what_goes_on(command, few_lines, capsys, monkey
         assert call(*command) == 2
     said = capsys.readouterr().err.splitlines()[-1]
     assert "memory does not suffice for 'sentences" in said and "--num-masks 2" in said
-    assert said.endswith(f"2 rows are in {out}, the same command goes on from there.")
+    assert said.endswith(f"2 records are in {out}, the same command goes on from there.")
     assert call(*command) == 0
 
 
@@ -948,11 +956,11 @@ def test_a_bad_line_ends_a_run_that_goes_on_once_it_is_mended(
     assert call(*command) == 2
     said = capsys.readouterr().err.splitlines()[-1]
     assert f"{texts}, line 5: " in said
-    assert said.endswith(f"4 rows are in {out}, the same command goes on from there.")
+    assert said.endswith(f"4 records are in {out}, the same command goes on from there.")
     texts.write_text("\n".join(TEXTS))
     assert call(*command) == 0
     with out.open() as stored:
-        assert [row["line"] for row in csv.DictReader(stored)] == ["1", "2", "3", "4", "5"]
+        assert [record["line"] for record in csv.DictReader(stored)] == ["1", "2", "3", "4", "5"]
 
 
 @pytest.mark.bad_input
@@ -965,7 +973,7 @@ def test_rows_and_a_state_that_were_changed_are_refused(
     assert call(*command) == (130 if number == 3 else 0)
     written = out.read_bytes()
     state = json.loads(state_of(out).read_bytes())
-    damaged = f"{state_of(out)} is damaged. Name another file, or remove rows.csv and"
+    damaged = f"{state_of(out)} is damaged. Name another file, or remove records.csv and"
     changed_input = "a line up to {} has changed, or there are more"
     half = len(written) // 2
     for rows_there, changes, sentence in (
@@ -1001,7 +1009,7 @@ def test_a_file_of_somebody_else_is_never_written(command, capsys) -> None:
             state_of(out).write_text(state)
         assert call(*command) == 2
         said = capsys.readouterr().err
-        assert "is there already, without the rows.csv.state" in said or "is damaged" in said
+        assert "is there already, without the records.csv.state" in said or "is damaged" in said
         assert out.read_text() == "my own\n"
 
 
@@ -1023,6 +1031,23 @@ def test_what_is_written_is_forgotten(command, few_lines, texts, monkeypatch) ->
     assert num_alive == [0] * 10
 
 
+@pytest.mark.parametrize("kind", ["sentences", "curve"])
+def test_a_text_is_tokenized_once(folder, texts, monkeypatch, kind) -> None:
+    words = type(tokenizer())
+    tokenized: list[str] = []
+    tokenize = words.__call__
+
+    def watched(self: Any, given: Any, *more: Any, **options: Any) -> Any:
+        tokenized.extend([given] if isinstance(given, str) else given)
+        return tokenize(self, given, *more, **options)
+
+    monkeypatch.setattr(words, "__call__", watched)
+    known = ["the cat sat", "a dog sat", "the cats"]
+    texts.write_text("\n".join(known))
+    assert call(folder, kind, texts) == 0
+    assert sorted(tokenized) == sorted(known)
+
+
 def test_a_pipe_is_read_once(folder, texts, tmp_path, capsys, monkeypatch) -> None:
     assert call(folder, "sentences", texts, "--num-orders", 2) == 0
     wanted = capsys.readouterr().out
@@ -1031,8 +1056,7 @@ def test_a_pipe_is_read_once(folder, texts, tmp_path, capsys, monkeypatch) -> No
     writer = subprocess.Popen(["cp", str(texts), str(pipe)])
     assert call(folder, "sentences", pipe, "--num-orders", 2) == 0
     assert writer.wait() == 0
-    out, said = capsys.readouterr()
-    assert out == wanted and "to score" not in said
+    assert capsys.readouterr().out == wanted
     with texts.open() as stream:
         monkeypatch.setattr("sys.stdin", stream)
         assert call(folder, "sentences", "-", "--num-orders", 2) == 0
@@ -1100,9 +1124,8 @@ def test_standard_output_that_is_closed_is_no_mistake_and_a_full_disk_is(of_tabl
         text=True,
         check=True,
     )
-    price = "to score: 5 texts, 16 tokens; passes at most: 10"
     full = "mpt-score: standard output cannot be written: No space left on device."
-    assert ended.stderr.splitlines() == [price, "1", price, full, "2"]
+    assert ended.stderr.splitlines() == ["1", full, "2"]
 
 
 # What torchrun does, from one process that has imported all, for each command.

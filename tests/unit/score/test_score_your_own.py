@@ -101,7 +101,7 @@ def test_the_examples_run_as_they_are_pasted(
             assert said == pytest.approx(numbers(block.output), abs=0.011)
 
     for name, kind in (("scores", "sentences"), ("pairs", "pairs"), ("answers", "answers")):
-        of_kind = documented("All rows") | documented(kind.capitalize())
+        of_kind = documented("All records") | documented(kind.capitalize())
         assert of_kind == columns(folder / f"{name}.csv")
     assert {"item", "condition"} < columns(folder / "conditions.csv")
     with (folder / "own.csv").open(encoding="utf-8") as stream:

@@ -344,10 +344,10 @@ class Recorder:
         return self.model.log_tokens(ids, mask, **options)
 
 
-TEXT_OF_QUESTION = torch.tensor([1, 0, 0, 1, 1, 0, 1])
+ROW_OF_MASK = torch.tensor([1, 0, 0, 1, 1, 0, 1])
 
 
-def questions() -> Tensor:
+def seven_masks() -> Tensor:
     """Seven masks of two rows, one of which hides nothing."""
     mask = torch.rand(7, 5, generator=generator(5)) < 0.5
     mask[:, 0] = mask[:, -1] = False
@@ -357,7 +357,7 @@ def questions() -> Tensor:
 
 
 @pytest.mark.parametrize("kind", ["network", "function", "anything"])
-def test_questions_are_answered_as_whole_rows_are(kind: str) -> None:
+def test_masked_rows_are_answered_as_whole_rows_are(kind: str) -> None:
     model: Any = {
         "network": lambda: mpt_score.load(tiny(), tokenizer(), max_tokens=15),
         "function": lambda: mpt_score.load(a_function, tokenizer(), max_tokens=15),
@@ -365,9 +365,9 @@ def test_questions_are_answered_as_whole_rows_are(kind: str) -> None:
             Recorder(MaskedLM.of(tiny(), tokenizer())), max_tokens=15
         ),
     }[kind]()
-    mask = questions()
-    fetch = model.ask(IDS, TEXT_OF_QUESTION, mask)
-    rows = IDS[TEXT_OF_QUESTION]
+    mask = seven_masks()
+    fetch = model.ask(IDS, ROW_OF_MASK, mask)
+    rows = IDS[ROW_OF_MASK]
     alone = [
         model.log_tokens(row[None], hidden[None]) for row, hidden in zip(rows, mask, strict=True)
     ]
@@ -382,20 +382,20 @@ def test_types_follow_the_rows_that_are_asked_about(kind: str) -> None:
     network = FAMILIES["BERT"].network().double()  # which knows two types
     model = MaskedLM(network, tokenizer().mask_token_id)
     types = torch.tensor([[0, 0, 1, 1, 1], [0, 0, 0, 0, 1]])
-    mask = questions()
+    mask = seven_masks()
     scorer = mpt_score.Scorer(model if kind == "network" else Recorder(model), max_tokens=15)
-    found = scorer.ask(IDS, TEXT_OF_QUESTION, mask, types)()
-    rows, types_of_rows = IDS[TEXT_OF_QUESTION], types[TEXT_OF_QUESTION]
+    found = scorer.ask(IDS, ROW_OF_MASK, mask, types)()
+    rows, types_of_rows = IDS[ROW_OF_MASK], types[ROW_OF_MASK]
     wanted = model.log_tokens(rows, mask, types=types_of_rows)
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
-    without = scorer.ask(IDS, TEXT_OF_QUESTION, mask)()
+    without = scorer.ask(IDS, ROW_OF_MASK, mask)()
     assert (found - without)[mask].abs().max() > 1e-3
 
 
 @pytest.mark.bad_input
 def test_a_row_that_is_not_there_cannot_be_asked_about() -> None:
     scorer = mpt_score.load(tiny(), tokenizer())
-    with pytest.raises(ValueError, match=r"text must be 0\.\.1, but text\[0\] is 2"):
+    with pytest.raises(ValueError, match=r"row must be 0\.\.1, but row\[0\] is 2"):
         scorer.ask(IDS, torch.tensor([2]), HIDDEN[:1])
 
 

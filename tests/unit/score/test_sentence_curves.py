@@ -200,21 +200,21 @@ def test_control_variates_help_and_keep_the_mean() -> None:
     assert (moved.values[1::2] - found.values[1::2]).abs().max() > 1e-3
 
 
-def test_parts_are_on_their_own() -> None:
+def test_chunks_are_on_their_own() -> None:
     """One that is computed again, or before another, says the same: a stopped run can go on."""
     design, text = Design(rates=(0.2, 0.8)), encoded()
 
-    def part(numbers: torch.Tensor) -> dict[str, torch.Tensor]:
+    def chunk(numbers: torch.Tensor) -> dict[str, torch.Tensor]:
         network = MaskedLM(tiny(), MASK, special_token_ids=(0, 1, 2, 3))
         scorer = mpt_score.load(network, tokenizer())
-        return sentence_curves.part_of_curves(scorer, text, numbers, design)
+        return sentence_curves.score_chunk(scorer, text, numbers, design)
 
-    parts = sentence_curves.parts_of(text, 2)
-    assert sorted(torch.cat(parts).tolist()) == list(range(len(text)))
-    forwards = [part(numbers) for numbers in parts]
-    backwards = [part(numbers) for numbers in reversed(parts)][::-1]
-    first = sentence_curves.curves_of_parts(design, text, parts, forwards)
-    second = sentence_curves.curves_of_parts(design, text, parts, backwards)
+    chunks = sentence_curves.chunks_by_length(text, 2)
+    assert sorted(torch.cat(chunks).tolist()) == list(range(len(text)))
+    forwards = [chunk(numbers) for numbers in chunks]
+    backwards = [chunk(numbers) for numbers in reversed(chunks)][::-1]
+    first = sentence_curves.curves_of_chunks(design, text, chunks, forwards)
+    second = sentence_curves.curves_of_chunks(design, text, chunks, backwards)
     for name in ("raw", "control", "hidden"):
         assert torch.equal(getattr(first, name), getattr(second, name))
     # Nothing is drawn but masks, which follow from numbers.
