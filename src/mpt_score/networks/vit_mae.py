@@ -5,6 +5,7 @@ The squared error of He et al. 2022 is a log-density only once a variance is cho
 
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, final
 
 import torch
@@ -30,8 +31,8 @@ IMAGENET = {
     "pixel_scale": torch.tensor([0.229, 0.224, 0.225]),
 }
 """The units of ``facebook/vit-mae-base``, of the three channels, from its preprocessor."""
-# Images that go through the network at a time.
 _BATCH = 512
+"""The most images that go through the network at a time."""
 
 
 @final
@@ -178,8 +179,9 @@ class ViTMAE(ConditionalModel):
         if len(mask.sum(dim=1).unique()) > 1:
             raise ValueError("mask must hide equally many patches in every image: split the batch.")
         inputs = self._inputs(self._moved(x))
-        noise = masking_noise(self.network, mask.to(self.device))
-        return to_device_of(x, self.network(inputs, noise=noise).loss)
+        with _own_mask_ratio_afterwards(self.network):
+            noise = masking_noise(self.network, mask.to(self.device))
+            return to_device_of(x, self.network(inputs, noise=noise).loss)
 
     @checked
     def residuals(
@@ -389,21 +391,19 @@ class ViTMAE(ConditionalModel):
         inputs = self._inputs(x)
         result = x.new_empty(len(x), self.num_features, self.pixels_per_patch)
         sizes = mask.sum(dim=1)
-        config = self.network.vit.embeddings.config
-        mask_ratio = config.mask_ratio
         was_training = self.network.training
         self.network.eval()
         try:
-            # The network hides one share of its patches: images of equal mask sizes go together.
-            for size in sizes.unique():
-                rows = sizes == size
-                noise = masking_noise(self.network, mask[rows])
-                output = self.network(inputs[rows], noise=noise)
-                if not torch.equal(output.mask.bool(), mask[rows]):
-                    raise RuntimeError("transformers masked other patches than those asked for")
-                result[rows] = output.logits.to(x.dtype)
+            with _own_mask_ratio_afterwards(self.network):
+                # The network hides one share of its patches: images of equal mask sizes go together.
+                for size in sizes.unique():
+                    is_of_size = sizes == size
+                    noise = masking_noise(self.network, mask[is_of_size])
+                    output = self.network(inputs[is_of_size], noise=noise)
+                    if not torch.equal(output.mask.bool(), mask[is_of_size]):
+                        raise RuntimeError("transformers masked other patches than those asked for")
+                    result[is_of_size] = output.logits.to(x.dtype)
         finally:
-            config.mask_ratio = mask_ratio
             self.network.train(was_training)
         pixels = self.network.config.patch_size**2  # channels are innermost in a patch
         return self.pixel_mean.repeat(pixels).to(x) + self.pixel_scale.repeat(pixels).to(x) * result
@@ -441,9 +441,9 @@ def _require_positive(name: str, value: Tensor, hint: str = "") -> None:
 def masking_noise(
     network: "ViTMAEForPreTraining", mask: Bool[Tensor, "N D"], size: int | None = None
 ) -> Tensor:
-    """The ``noise`` with which ``network`` hides exactly ``mask``, equally many patches a row.
+    """The ``noise`` with which ``network`` hides exactly ``mask``, equally many patches an image.
 
-    It keeps the int(D (1 − ratio)) smallest entries; the ratio is set half a patch off. ``size`` is
+    It keeps the int(D (1 − ratio)) smallest entries; so its ratio is set, half a patch off. ``size`` is
     the number of hidden patches, where it is known: to ask a mask on a GPU is to wait for it.
     """
     count = mask.shape[1]
@@ -451,6 +451,17 @@ def masking_noise(
         size = int(mask[0].sum())
     network.vit.embeddings.config.mask_ratio = (size - 0.5) / count
     return mask.float() + torch.arange(count, device=mask.device) / (2.0 * count)
+
+
+@contextmanager
+def _own_mask_ratio_afterwards(network: "ViTMAEForPreTraining") -> Iterator[None]:
+    """Undo what :func:`masking_noise` sets while the block runs: a network is saved as it came."""
+    config = network.vit.embeddings.config
+    mask_ratio = config.mask_ratio
+    try:
+        yield
+    finally:
+        config.mask_ratio = mask_ratio
 
 
 def _require_network(network: "ViTMAEForPreTraining") -> None:

@@ -325,9 +325,11 @@ def test_enlarged_images_are_lines_between_their_pixels() -> None:
 def test_settings_of_the_network_come_back() -> None:
     net = network().train()
     net.config.mask_ratio = 0.75
-    ViTMAE(net, 1.0).predict(images(1), masks.sample_masks(1, 16, 3, generator=generator()))
-    assert net.config.mask_ratio == 0.75
-    assert net.training
+    mask = masks.sample_masks(1, 16, 3, generator=generator())
+    for call in (ViTMAE(net, 1.0).predict, ViTMAE(net, 1.0).loss):
+        call(images(1), mask)
+        assert net.config.mask_ratio == 0.75
+        assert net.training
 
 
 def test_a_seed_names_a_network_and_leaves_the_global_one() -> None:
