@@ -1,7 +1,7 @@
 """The log-score of rows of tokens from few masks, with an honest error (note B).
 
 The score of a row of D tokens is the area under its curve, Σ_M S(M), which is the mean of log p_π over
-the orders π. There are four ways to it, from the dearest to the cheapest, and :func:`score_rows`
+the orders π. There are four ways to it, from the dearest to the cheapest, and :meth:`Plan.way`
 chooses: every mask, whole orders, one mask a stratum of sizes, or a single mask.
 
 Some k places of a row given the rest, as an answer's, are scored along orders of these places: what
@@ -10,7 +10,7 @@ follows holds for them with k for D.
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -24,6 +24,7 @@ from mpt_score.rows.requests import (
     Request,
     Row,
     Rows,
+    each_alone,
     every_mask,
     masks_along_orders,
     masks_in_strata,
@@ -40,16 +41,20 @@ from mpt_score.rows.scheduler import (
 )
 
 FEWEST_ORDERS = 4
-"""For an error of three degrees of freedom; with fewer, Student's intervals are wider than strata's."""
+"""The fewest orders that masks are spent on; from fewer, Student's intervals are wider than strata's."""
 FEWEST_ORDERS_TO_STOP = 2 * FEWEST_ORDERS
-"""Where orders follow until the error is small: with eight it is less often small by chance."""
+"""The fewest orders with a target error; with eight the error is less often small by chance."""
 ROUNDS_AT_ONCE = 8
-"""Rounds of masks that a target error is taken to ask for together, for what memory has to hold."""
+"""The rounds of masks that memory is to hold together where there is a target error."""
 MOST_ROUNDS = 64
-"""Most masks for a target error, as a multiple of those that are paid for without one."""
+"""The most masks for a target error, as a multiple of those that are paid for without one."""
 _TINY = 1e-30
 _ROUNDING = 1e-12
-"""What may be left of a number from which it is subtracted in double precision, as a share of it."""
+"""The largest share of a number that rounding leaves where it is subtracted from its equal."""
+
+
+Way = Literal["every mask", "whole orders", "one mask", "one mask a stratum"]
+"""How a row is scored."""
 
 
 class Plan(NamedTuple):
@@ -81,9 +86,21 @@ class Plan(NamedTuple):
         assert self.num_masks is not None
         return self.num_masks
 
-    def takes_every_mask(self, count: int) -> bool:
-        """Whether all 2^D − 1 masks are not more than what is paid for."""
-        return pays_every_mask(self.num_masks_of(count), count)
+    def way(self, count: int) -> Way:
+        """The best way to the score of D = ``count`` tokens that is paid for.
+
+        Every mask, where there are not more: the score is exact. Else whole orders: no estimator
+        measured in note B does better. A number of masks is spent on them if it holds four or more,
+        as three degrees of freedom are enough for an error; else on one mask a stratum. A single mask
+        has a random size.
+        """
+        if pays_every_mask(self.num_masks_of(count), count):
+            return "every mask"
+        if self.num_orders_of(count) > 0:
+            return "whole orders"
+        if self.num_masks_of(count) == 1:
+            return "one mask"
+        return "one mask a stratum"
 
     def num_orders_of(self, count: int) -> int:
         """Whole orders that a row of D = ``count`` tokens gets; 0 where masks do not pay four."""
@@ -107,13 +124,14 @@ class Plan(NamedTuple):
         All orders begin with the mask of everything and end with one of a single token. So these are
         paid once, and the single tokens of the pseudo-log-likelihood are among them.
         """
-        if self.takes_every_mask(count):
+        way = self.way(count)
+        if way == "every mask":
             return int(2**count - 1)
-        num_orders = self.num_orders_of(count)
-        if num_orders == 0:
-            return self.num_masks_of(count) + (count if self.pseudo else 0)
-        num_single = count if self.pseudo else min(num_orders, count)
-        return 1 + num_orders * (count - 2) + num_single
+        if way == "whole orders":
+            num_orders = self.num_orders_of(count)
+            num_single = count if self.pseudo else min(num_orders, count)
+            return 1 + num_orders * (count - 2) + num_single
+        return self.num_masks_of(count) + (count if self.pseudo else 0)
 
 
 class RowScores(NamedTuple):
@@ -149,11 +167,7 @@ class Bounds(NamedTuple):
 def score_rows(
     scheduler: BatchScheduler, rows: Sequence[Row], plan: Plan, plans: Sequence[Plan]
 ) -> Iterator[tuple[Rows, RowScores]]:
-    """The scores of rows, batch by batch, by the best of the ways that the plan pays for.
-
-    Every mask, where there are not more: the score is exact. Else whole orders: no estimator
-    measured in note B does better. A number of masks is spent on them if it holds four or more,
-    as three degrees of freedom are enough for an error; else on one mask a stratum.
+    """The scores of rows, batch by batch, each by :meth:`Plan.way`.
 
     Args:
         scheduler: asks about them.
@@ -216,17 +230,18 @@ def _first_request(
     """
     count = rows.num_places
     generators = generators or rows.generators()
-    num_orders = plan.num_orders_of(count)
-    if plan.takes_every_mask(count):
+    way = plan.way(count)
+    if way == "every mask":
         masks = every_mask(rows)
-    elif num_orders > 0:
+    elif way == "whole orders":
+        num_orders = plan.num_orders_of(count)
         if plan.target_error is not None:
             num_orders = max(num_orders, FEWEST_ORDERS_TO_STOP)
         masks = masks_along_orders(num_orders, count, generators)
         if plan.target_error is not None:
             # No order more, but the draw of one: further masks are then those of recorded runs.
             masks_along_orders(1, count, generators)
-    elif plan.num_masks_of(count) == 1:
+    elif way == "one mask":
         hidden = _masks_of_random_size(count, generators)
         masks = Request(hidden, hidden)
     else:
@@ -235,12 +250,7 @@ def _first_request(
         of_strata = masks_in_strata(repeats, num_strata, count, generators)
         hidden = torch.cat([everything, of_strata], dim=1)
         masks = Request(hidden, hidden)
-    if not plan.pseudo:
-        return masks
-    single = torch.eye(count, dtype=torch.bool).expand(len(rows), -1, -1)
-    return Request(
-        torch.cat([masks.hidden, single], dim=1), torch.cat([masks.wanted, single], dim=1)
-    )
+    return Request.joined([masks, each_alone(rows)]) if plan.pseudo else masks
 
 
 def _strata(plan: Plan, count: int) -> tuple[int, int]:
@@ -279,15 +289,13 @@ class _Seen(NamedTuple):
         if plan.pseudo:
             num_masks -= rows.num_places
             pseudo = values[:, num_masks:].sum(dim=(1, 2))
-        masks = Request(*(each[:, :num_masks] for each in answers.request))
+        masks = answers.request.first(num_masks)
         return cls(rows, masks, values[:, :num_masks], pseudo, answers.num_passes)
 
     def with_more(self, answers: Answers) -> "_Seen":
         """The same with the answers to a further request."""
-        hidden = torch.cat([self.masks.hidden, answers.request.hidden], dim=1)
-        wanted = torch.cat([self.masks.wanted, answers.request.wanted], dim=1)
         return self._replace(
-            masks=Request(hidden, wanted),
+            masks=Request.joined([self.masks, answers.request]),
             values=torch.cat([self.values, answers.values], dim=1),
             num_passes=self.num_passes + answers.num_passes,
         )
@@ -299,9 +307,10 @@ def _more(
     """Further masks of a row whose error is above the target; None where it is not."""
     count = seen.rows.num_places
     num_masks = seen.masks.hidden.shape[1]
-    if plan.takes_every_mask(count):
+    way = plan.way(count)
+    if way == "every mask":
         return None
-    if plan.num_orders_of(count) > 0:
+    if way == "whole orders":
         most_orders = MOST_ROUNDS * plan.num_masks_of(count) // count
         num_more = _num_more(num_masks // count, scores.variance, most_orders, plan, count)
         return masks_along_orders(num_more, count, generators) if num_more > 0 else None
@@ -318,11 +327,12 @@ def _more(
 def _scores(seen: _Seen, plan: Plan) -> RowScores:
     """The scores by the way that the plan pays for."""
     count = seen.rows.num_places
-    if plan.takes_every_mask(count):
+    way = plan.way(count)
+    if way == "every mask":
         return _score_exactly(seen, plan)
-    if plan.num_orders_of(count) > 0:
+    if way == "whole orders":
         return _score_by_orders(seen)
-    if plan.num_masks_of(count) == 1:
+    if way == "one mask":
         return _score_by_one_mask(seen)
     return _score_by_strata(seen, plan)
 

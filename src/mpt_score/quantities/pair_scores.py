@@ -23,12 +23,13 @@ from mpt_score.rows.reading import Read, num_unknown, read
 from mpt_score.rows.requests import (
     Request,
     Row,
+    each_alone,
     num_masks_of_orders,
     orders_differ,
     orders_of_places,
     takes_every_order,
 )
-from mpt_score.rows.scheduler import Answers, Batch, BatchScheduler
+from mpt_score.rows.scheduler import Answers, BatchScheduler
 from mpt_score.scorer import Scorer
 from mpt_score.tokens import Texts, Tokens, as_list
 
@@ -299,7 +300,9 @@ def _scored(
     if pseudo:
         low = [pair.low._replace(places=pair.tokens) for pair in pairs]
         high = [pair.high._replace(places=pair.tokens) for pair in pairs]
-        for answers in scheduler.ask(low, _singles, lambda count: count, partners=high):
+        for answers in scheduler.ask(
+            low, lambda batch: each_alone(batch.rows), lambda count: count, partners=high
+        ):
             group = answers.batch.numbers
             of_low, of_high = answers.values.sum(dim=(1, 2)).chunk(2)
             columns["pseudo_difference"][group] = sign[group] * (of_low - of_high)
@@ -326,12 +329,6 @@ def _log_ratios(answers: Answers, num_orders: int) -> dict[str, Tensor]:
     columns["standard_error"] = error.where(has_spread, math.nan)
     columns["inconsistency"] = totals.std(dim=1).where(has_spread, math.nan)
     return columns
-
-
-def _singles(batch: Batch) -> Request:
-    """Each place hidden alone."""
-    single = torch.eye(batch.rows.num_places, dtype=torch.bool).expand(len(batch.rows), -1, -1)
-    return Request(single, single)
 
 
 def _refuse_first(skipped: dict[int, str]) -> None:

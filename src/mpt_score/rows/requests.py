@@ -12,13 +12,13 @@ from torch import Tensor
 from mpt_lml.masks import sample_ranks, subsets
 
 MOST_TOKENS_EXACT = 16
-"""D up to which all 2^D − 1 masks may be asked for."""
+"""The largest D of which all 2^D − 1 masks may be asked for."""
 ORDERS_OF_QUARTET = 4
-"""As many as :func:`quartets` makes of one."""
+"""The number of orders that :func:`quartets` makes of one."""
 
 
 class Row(NamedTuple):
-    """L tokens that go through the network together, of which k places are scored."""
+    """L tokens that go through the model together, of which k places are scored."""
 
     ids: Int[Tensor, " L"]
     types: Int[Tensor, " L"]
@@ -89,6 +89,17 @@ class Request(NamedTuple):
     hidden: Bool[Tensor, "B P k"]
     wanted: Bool[Tensor, "B P k"]  # of the hidden places, those whose log q is read
 
+    @classmethod
+    def joined(cls, requests: Sequence["Request"]) -> "Request":
+        """The masks of several requests about the same rows, one request behind the other."""
+        hidden = torch.cat([request.hidden for request in requests], dim=1)
+        wanted = torch.cat([request.wanted for request in requests], dim=1)
+        return cls(hidden, wanted)
+
+    def first(self, num_masks: int) -> "Request":
+        """The first masks of each row."""
+        return Request(self.hidden[:, :num_masks], self.wanted[:, :num_masks])
+
 
 def pays_every_mask(num_masks: int, count: int) -> bool:
     """Whether all 2^D − 1 masks of D = ``count`` tokens are at most ``num_masks``."""
@@ -99,6 +110,12 @@ def every_mask(rows: Rows) -> Request:
     """All 2^D − 1 sets of hidden tokens, and what they say of each of these."""
     hidden = subsets(rows.num_places)[1:].expand(len(rows), -1, -1)
     return Request(hidden, hidden)
+
+
+def each_alone(rows: Rows) -> Request:
+    """Each of the k places hidden alone, as for a pseudo-log-likelihood."""
+    single = torch.eye(rows.num_places, dtype=torch.bool).expand(len(rows), -1, -1)
+    return Request(single, single)
 
 
 def masks_along_orders(
