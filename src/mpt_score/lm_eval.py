@@ -184,9 +184,9 @@ class MaskedHarness(LM):
                 seed=self.seed,
             )
             num_incomparable = int((~scores.comparable).sum())
-            for row, question in zip(scores.log_score.tolist(), scorable, strict=True):
-                # A row is as long as the longest list of options.
-                for value, place in zip(row, question.places, strict=False):
+            for log_scores, question in zip(scores.log_score.tolist(), scorable, strict=True):
+                # They are as many as the longest list of options has.
+                for value, place in zip(log_scores, question.places, strict=False):
                     values[place] = value
         notices = _counted(
             {

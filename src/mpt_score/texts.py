@@ -57,7 +57,7 @@ def sentences(name: str = "written", split: Split = "test") -> Sentences:
     Raises:
         ValueError: for another name.
         DataNotFoundError: as ``data.images``.
-        CorruptDataError: for a file that is not the published one, for a row with too few columns,
+        CorruptDataError: for a file that is not the published one, for a line with too few columns,
             and for a file without a line.
 
     >>> sentences("written").first[2]
@@ -168,11 +168,11 @@ def _glue(name: str) -> Sentences:
     table = _GLUE[name]
     if local_path("glue") is None:
         columns = _glue_from_hub(name, table)
-        _require_rows(name, columns, table, _GLUE_ON_HUB)
+        _require_lines(name, columns, table, _GLUE_ON_HUB)
         return Sentences(*columns)
     path = _published_file(name, table | {"hub": _GLUE_ON_HUB})
     columns = _glue_from_file(path, table)
-    _require_rows(name, columns, table, path)
+    _require_lines(name, columns, table, path)
     content = "\n".join("\t".join(cells) for cells in zip(*columns, strict=True)).encode()
     verified(path, table["columns_sha256"], content=content)
     return Sentences(*columns)
@@ -191,18 +191,18 @@ def _glue_from_file(path: Path, table: dict[str, Any]) -> list[tuple[str, ...]]:
     for number, cells in enumerate(lines, start=1 + start):
         if len(cells) < table["num_columns"]:
             raise CorruptDataError(
-                f"{table['file']}, row {number}: {len(cells)} columns, expected "
+                f"{table['file']}, line {number}: {len(cells)} columns, expected "
                 f"{table['num_columns']}. It needs the form in which GLUE publishes it."
             )
     return [tuple(cells[column].strip() for cells in lines) for column in table["columns"]]
 
 
-def _require_rows(
+def _require_lines(
     name: str, columns: list[tuple[str, ...]], table: dict[str, Any], place: str | Path
 ) -> None:
     if len(columns[0]) != table["num_rows"]:
         raise CorruptDataError(
-            f"{place} has {len(columns[0])} rows of {name}, expected {table['num_rows']}. "
+            f"{place} has {len(columns[0])} lines of {name}, expected {table['num_rows']}. "
             "It may be truncated; fetch it again."
         )
 

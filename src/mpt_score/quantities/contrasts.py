@@ -144,7 +144,9 @@ def contrast_of(
     check(("weights", listed, Sequence[float]))
     weight = torch.tensor(listed, dtype=torch.float64)
     if len(weight) != len(terms):
-        raise ValueError(f"weights must be {len(terms)} numbers, one a row, got {len(weight)}.")
+        raise ValueError(
+            f"weights must be {len(terms)} numbers, one a text or token, got {len(weight)}."
+        )
     if not weight.any():
         raise ValueError("weights must not all be 0: nothing would be compared.")
     terms_of_item: dict[Any, list[int]] = {}

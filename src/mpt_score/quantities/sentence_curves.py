@@ -24,9 +24,9 @@ from mpt_score.tokens import Texts, Tokens
 PAPER_UNIT = 0.01 * 512 * 99
 """The paper's area of a curve that is 1 everywhere: 512 · 0.01 · Σ over 1, ..., 99 %."""
 FEWEST_DEGREES = 5
-"""Of freedom behind a fitted slope: with fewer it has no finite variance, and none is fitted."""
+"""The fewest degrees of freedom of a fitted slope: from fewer it has no finite variance."""
 MOST_GROUPS = 10
-"""Of texts, one of which a jackknife leaves out at a time."""
+"""The most groups of texts, one of which a jackknife leaves out at a time."""
 FIXED_RATES = (0.15, 0.25, 0.4)
 """Rates at which networks are trained, as shares of a text's tokens."""
 CHUNK_SIZE = 16

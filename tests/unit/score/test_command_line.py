@@ -103,7 +103,7 @@ def test_help_is_plain_text_of_eighty_columns(capsys, monkeypatch) -> None:
     ids=repr,
 )
 def test_memory_that_ends_is_one_sentence_with_what_was_asked_for(error, capsys) -> None:
-    error.add_note("3 rows were written.")
+    error.add_note("3 records were written.")
 
     def fail(words: object) -> None:
         raise error
@@ -112,7 +112,7 @@ def test_memory_that_ends_is_one_sentence_with_what_was_asked_for(error, capsys)
     said = capsys.readouterr().err
     reason = str(error).partition("\n")[0].rstrip(".") or "MemoryError"
     asked = "tool: memory does not suffice for \"curve 'my texts' --rates 15\" "
-    remedy = "Ask for less at a time, or free some. 3 rows were written.\n"
+    remedy = "Ask for less at a time, or free some. 3 records were written.\n"
     assert said == f"{asked}({reason}). {remedy}"
 
 

@@ -733,7 +733,7 @@ class TestRegions:
 def test_what_is_refused() -> None:
     found = mpt_score.sentences(SCORER, TEXTS, items=ITEMS)
     for weights, message in (
-        ([1, -1], "weights must be 4 numbers, one a row, got 2"),
+        ([1, -1], "weights must be 4 numbers, one a text or token, got 2"),
         ([0, 0, 0, 0], "weights must not all be 0"),
         ([1, math.nan, 0, 0], "weights must be a single number .* got nan"),
     ):

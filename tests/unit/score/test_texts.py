@@ -98,11 +98,13 @@ def test_a_set_of_glue_is_its_text_columns_without_the_names(
 
 @pytest.mark.bad_input
 @pytest.mark.parametrize("name", GLUE)
-def test_a_short_row_of_glue_is_named_by_its_line(tmp_path: Path, monkeypatch, name: str) -> None:
+def test_a_short_line_of_glue_is_named_by_its_number(
+    tmp_path: Path, monkeypatch, name: str
+) -> None:
     _, width, names = GLUE[name]
     rows = [["x"] * width, ["x"] * (width + 1), ["x"] * (width - 1)]  # a stray tab is no loss
     glue_file(tmp_path, monkeypatch, name, rows)
-    message = f"row {3 + names}: {width - 1} columns, expected {width}"
+    message = f"line {3 + names}: {width - 1} columns, expected {width}"
     with pytest.raises(CorruptDataError, match=message):
         sentences(name)
 
@@ -116,7 +118,9 @@ def test_a_set_of_glue_that_is_not_whole_is_refused(
     columns, width, _ = GLUE[name]
     rows = [[f"row {n}, cell {i}" for i in range(width)] for n in range(3)]
     path = glue_file(tmp_path, monkeypatch, name, rows)
-    with pytest.raises(CorruptDataError, match=rf"{path} has 3 rows of {name}, expected \d{{3,4}}"):
+    with pytest.raises(
+        CorruptDataError, match=rf"{path} has 3 lines of {name}, expected \d{{3,4}}"
+    ):
         sentences(name)
     as_published(monkeypatch, name, [tuple(row[i] for row in rows) for i in columns])
     lines = path.read_text(encoding="utf-8").splitlines()
@@ -131,7 +135,7 @@ def test_a_set_of_glue_that_is_not_whole_is_refused(
         path.write_text("\r\n".join(lines), encoding="utf-8-sig")
         assert sentences(name).first[2] == f"row 2, cell {columns[0]}"
         return
-    said = "SHA256 is .* expected" if change == "altered" else "rows of .*, expected 3"
+    said = "SHA256 is .* expected" if change == "altered" else "lines of .*, expected 3"
     with pytest.raises(CorruptDataError, match=f"{path.name}.*{said}.*truncated; fetch it again"):
         sentences(name)
 
@@ -176,13 +180,13 @@ def test_the_texts_at_hand_are_the_published_ones() -> None:
 
 
 @pytest.mark.bad_input
-def test_a_hub_that_gives_other_rows_is_refused(monkeypatch) -> None:
+def test_a_hub_that_gives_other_lines_is_refused(monkeypatch) -> None:
     datasets = pytest.importorskip("datasets")
     monkeypatch.delenv(DATA_VARIABLE, raising=False)
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     found = {"sentence": ["One."]}
     monkeypatch.setattr(datasets, "load_dataset", lambda *words, **named: found)
-    with pytest.raises(CorruptDataError, match=r"nyu-mll/glue has 1 rows.*cola, expected 1043"):
+    with pytest.raises(CorruptDataError, match=r"nyu-mll/glue has 1 lines.*cola, expected 1043"):
         sentences("glue/cola")
 
 
