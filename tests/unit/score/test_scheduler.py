@@ -337,6 +337,15 @@ def test_an_answer_that_is_not_finite_costs_its_text(value: float) -> None:
 
 
 @pytest.mark.bad_input
+def test_each_text_that_is_skipped_has_a_reason_of_its_own() -> None:
+    model = Model(bad={(0, 0, 0, 1): math.nan, (1, 0, 0, 2): -math.inf})
+    texts = [[0, 0, 0, 1], [1, 0, 0, 2]]
+    found = mpt_score.sentences(mpt_score.Scorer(model), texts, skip=True)
+    assert found.skipped[0].startswith("the model says nan of token 3: no log-probability.")
+    assert found.skipped[1].startswith("the model says -inf of token 3: it gives the id 2 probab")
+
+
+@pytest.mark.bad_input
 def test_tokens_of_a_text_that_is_skipped_are_left_out() -> None:
     texts = [[1, 1, 1, 1], [0, 1, 2, 0], [2, 1]]
     model = Model(bad={(1, 1, 1, 1): -math.inf})
