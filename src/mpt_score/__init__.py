@@ -1,22 +1,33 @@
 """Score texts with any masked model: the right quantity, with an honest error.
 
-Every score goes the same way: texts → ``tokens`` → ``rows`` → a network, behind a ``scorer`` →
-``quantities``, terms that are summed to a number with its error → out, by a result or the ``command``.
+The modules, in the order in which a text meets them on its way from the command to its score. A program
+begins at ``quantities``, where each public function has its module:
 
-The modules, in the order in which a stranger should read them:
-
+* ``command``: the options of ``mpt-score``, which ``command_line`` reads.
+* ``score_file``: its run: the ``lines`` of a file, a part at a time, are scored, written and summed up.
+* ``loading``: from a name, a folder, a network or a function to a scorer.
+* ``scorer``: a model with its tokenizer and the longest row that it takes.
+* ``quantities``: what is asked of texts, pairs, answers, words and curves, and how it is summed.
 * ``tokens``: texts as rows of ids, and which places are scored.
+* ``rows``: texts cut to rows, what of a row is hidden, and batches of rows, equal ones asked once.
+* ``functions``: a function as a model of tokens, which is tried before it is believed.
+* ``networks.masked_lm``: a network as a model of tokens, the conventions of its family included.
+* ``output``: the records of a run, from which it goes on; ``summaries`` of them are printed.
+
+Beside the way:
+
 * ``texts``: sentences by name or from files.
-* ``rows``: what of a row is hidden and what is asked, and many rows in batches, equal ones once.
 * ``networks``: networks of ``transformers``, built or loaded.
-* ``networks.masked_lm``: a network as a conditional model, the conventions of its family included.
 * ``networks.symbol_bert``: a small BERT of symbols, for the book's known language.
 * ``networks.vit_mae``: masked autoencoders of images.
-* ``scorer``: a network with its tokenizer.
-* ``loading``: from a name, a folder or a function to a scorer.
-* ``quantities``: what is asked of texts, pairs, answers, words and curves, and how it is summed.
 * ``antibodies``: what a network says of one chain, residue by residue.
-* ``command``: ``mpt-score``; ``lm_eval`` and ``masked_log_score`` are bridges to other harnesses.
+
+``lm_eval`` and ``masked_log_score`` are bridges to lm-evaluation-harness and to ``evaluate``.
+
+The words: what is asked is a *model*, a *network* of ``transformers`` or a function. A *row* is a line
+of tokens that goes through it, a *masked row* that line under one mask, and a *pass* one masked row. The
+lines of a file are scored in *parts*, the texts of a call in *chunks* of like length, and rows in
+*batches* of one shape. What a run writes are *records*.
 """
 
 import os

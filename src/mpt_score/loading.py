@@ -89,26 +89,26 @@ def load(
         if isinstance(value, str | Path):
             check((name, value, Source))
     settings: dict[str, Any] = {}
-    identity: str | None = None  # what a function is called where its results are kept
+    function_name: str | None = None
     if is_outside_name(model) and not Path(model).exists():
         settings["source"] = model
         outside = outside_model(model)
         model = outside.model
         tokenizer = outside.tokenizer if tokenizer is None else tokenizer
-        identity = outside.identity
+        function_name = outside.identity
         if isinstance(model, Scorer):
             require_no_revision(settings["source"], revision)
             return model
     is_loaded_here = isinstance(model, str | Path)
     if is_loaded_here:
-        name = str(model)
-        is_own_tokenizer = tokenizer is None or str(tokenizer) == name
-        tokenizer = name if is_own_tokenizer else tokenizer
-        place = _place_of(name)
+        source = str(model)
+        is_own_tokenizer = tokenizer is None or str(tokenizer) == source
+        tokenizer = source if is_own_tokenizer else tokenizer
+        place = _place_of(source)
         model = networks.load_network(place, revision=revision)
         commit = resolved_revision(place, revision)
         revision = (commit or revision) if is_own_tokenizer else None
-        settings |= {"source": name, "commit": commit}
+        settings |= {"source": source, "commit": commit}
         device = str(gpu() or "cpu") if device == "auto" else device
     elif not isinstance(tokenizer, str | Path):
         require_no_revision(settings.get("source", f"a loaded {type(model).__name__}"), revision)
@@ -141,7 +141,7 @@ def load(
         )
     function = TokenFunction(model, getattr(tokenizer, "mask_token_id", None))
     settings["max_tokens"] = max_tokens or MAX_TOKENS_ON_CPU
-    return Scorer(function, tokenizer, max_length, function_name=identity, **settings)
+    return Scorer(function, tokenizer, max_length, function_name=function_name, **settings)
 
 
 def _place_of(source: str | Path) -> str | Path:

@@ -3,7 +3,7 @@
 ``FILE`` has the records, as they come. ``FILE.state`` says of which run they are and how far it has come;
 it is replaced, whole, each time that the records of a part are there. So whatever ``FILE`` has behind
 the size in its state was written by a run that was stopped, and is cut off. ``FILE.passes`` has what the
-network answered about the part that is being scored (:class:`~mpt_score.batch_store.BatchStore`).
+model answered about the part that is being scored (:class:`~mpt_score.batch_store.BatchStore`).
 """
 
 import csv
@@ -78,7 +78,7 @@ class RecordFile:
 
     @property
     def has_passes(self) -> bool:
-        """Whether a run that was stopped within a part has left answers of the network."""
+        """Whether a run that was stopped within a part has left answers of the model."""
         return self.passes_path.exists() and self._state_path.exists()
 
     def _lock(self) -> None:

@@ -7,7 +7,7 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import islice
@@ -19,7 +19,6 @@ from scipy.special import stdtrit
 from torch import distributed
 from tqdm.auto import tqdm
 
-import mpt_score
 from mpt_lml import files
 from mpt_score import lines, summaries
 from mpt_score.batch_store import BatchStore
@@ -27,8 +26,14 @@ from mpt_score.command_line import write_output
 from mpt_score.errors import TextError, is_out_of_memory
 from mpt_score.functions import TokenFunction
 from mpt_score.lines import Fault, Line, copied_columns
+from mpt_score.loading import load
 from mpt_score.networks.masked_lm import MaskedLM
 from mpt_score.output import RecordFile, State
+from mpt_score.quantities.answer_scores import answers
+from mpt_score.quantities.design import Design
+from mpt_score.quantities.pair_scores import pairs
+from mpt_score.quantities.sentence_curves import SentenceCurves, curve
+from mpt_score.quantities.sentence_scores import sentences
 from mpt_score.rows.reading import read
 from mpt_score.scorer import Scorer
 from mpt_score.tokens import Tokens
@@ -78,7 +83,16 @@ def run(options: Namespace) -> None:
             device = f"cuda:{os.environ['LOCAL_RANK']}"
     writes = options.out is not None and rank == 0
     with RecordFile(Path(options.out), columns) if writes else nullcontext() as records:
-        _Run(options, columns, _load(options, device), records, rank, num_processes).run()
+        scorer = load(
+            options.model,
+            options.tokenizer,
+            revision=options.revision,
+            device=device,
+            precision=options.precision,
+            max_tokens=options.max_tokens,
+            max_length=options.max_length,
+        )
+        _Run(options, columns, scorer, records, rank, num_processes).run()
     if num_processes > 1:
         distributed.destroy_process_group()
 
@@ -100,11 +114,11 @@ def columns_of(options: Namespace) -> tuple[str, ...]:
     return ("line", *copied, *columns)
 
 
-def score_curve(scorer: Scorer, tokens: Tokens, options: Namespace) -> mpt_score.SentenceCurves:
+def score_curve(scorer: Scorer, tokens: Tokens, options: Namespace) -> SentenceCurves:
     """The library's curve of some texts."""
     fractions = tuple(percent / 100 for percent in options.rates)
-    design = mpt_score.Design(fractions, num_masks=options.num_masks, seed=options.seed)
-    return mpt_score.curve(scorer, tokens, design)
+    design = Design(fractions, num_masks=options.num_masks, seed=options.seed)
+    return curve(scorer, tokens, design)
 
 
 def score(scorer: Scorer, good: Sequence[Line], options: Namespace) -> Any:
@@ -118,16 +132,16 @@ def score(scorer: Scorer, good: Sequence[Line], options: Namespace) -> Any:
     }
     if options.kind == "pairs":
         second = [line.texts[1] for line in good]
-        return mpt_score.pairs(scorer, first, second, **settings)
+        return pairs(scorer, first, second, **settings)
     if options.kind == "answers":
         settings["within_word"] = options.within_word
         prompts = [line.prompt for line in good]
-        return mpt_score.answers(scorer, prompts, [line.texts for line in good], **settings)
+        return answers(scorer, prompts, [line.texts for line in good], **settings)
     if options.items:
         settings["items"] = [line.copied[options.items] for line in good]
     for name in ("num_masks", "target_error", "block_length", "later"):
         settings[name] = getattr(options, name)
-    return mpt_score.sentences(scorer, first, **settings)
+    return sentences(scorer, first, **settings)
 
 
 def _finite_or_none(value: Any) -> Any:
@@ -222,7 +236,8 @@ class _Run:
         parts = self._parts(remaining)
         # Not among records that a terminal shows; disable=None: a bar on a terminal only.
         is_hidden = True if self.options.out is None and sys.stdout.isatty() else None
-        with tqdm(unit=" passes", disable=is_hidden, leave=False) as bar, self._watched_model(bar):
+        with tqdm(unit=" passes", disable=is_hidden, leave=False) as bar:
+            self._watch_model(bar)
             while together := list(islice(parts, self.num_processes)):
                 for part, scored in zip(together, self._scores_of_parts(together), strict=True):
                     if isinstance(scored, ValueError) and self.rank > 0:
@@ -236,22 +251,15 @@ class _Run:
                     except (ValueError, OSError) as error:
                         raise type(error)(f"{error} {self._progress}".strip()) from error
 
-    @contextmanager
-    def _watched_model(self, bar: tqdm) -> Iterator[None]:
-        """The model shows its passes on the bar, and keeps its answers where a run can go on."""
+    def _watch_model(self, bar: tqdm) -> None:
+        """Have the model show its passes on the bar, and keep its answers where a run can go on."""
         model = self.scorer.model
         if not isinstance(model, MaskedLM | TokenFunction):
-            yield
             return
         if self.records is not None and self.records.can_go_on:
             self.store = BatchStore(self.records.passes_path)
         model.store = self.store
         model.count_passes = bar.update
-        try:
-            yield
-        finally:
-            model.store = None
-            model.count_passes = None
 
     def _scores_of_parts(
         self, parts: Sequence[Part]
@@ -404,15 +412,3 @@ def _require_skipped(options: Namespace, faults: Sequence[Fault]) -> None:
     if faults and not options.skip:
         remedy = "Mend it, or leave such lines out: --skip."
         raise ValueError(f"{_located(options, faults[0])} {remedy}")
-
-
-def _load(options: Namespace, device: str) -> Scorer:
-    return mpt_score.load(
-        options.model,
-        options.tokenizer,
-        revision=options.revision,
-        device=device,
-        precision=options.precision,
-        max_tokens=options.max_tokens,
-        max_length=options.max_length,
-    )

@@ -15,12 +15,12 @@ from mpt_score.errors import TextError
 from mpt_score.functions import TokenFunction
 from mpt_score.networks.devices import to_device_of
 from mpt_score.networks.masked_lm import first_of_each
-from mpt_score.tokens import Texts, Tokens, as_list, encode_ids, encode_strings
+from mpt_score.tokens import Texts, Tokens, as_list, encode, encode_ids
 
 FUNCTION_BYTES = 2**29
-"""Of what a function answers at a time."""
+"""The most bytes of what a function answers at a time."""
 _BYTES_OF_AN_ANSWER = 16
-"""A log-probability in float64, and what the function made it from."""
+"""The bytes of a log-probability in float64 and of what the function made it from."""
 
 
 @dataclass(frozen=True)
@@ -123,10 +123,6 @@ class Scorer:
                 and for token ids among which the tokenizer's mask token is.
             ValueError: for strings without a tokenizer.
         """
-        return self._encode(texts)
-
-    def _encode(self, texts: Any) -> Tokens:
-        """As :meth:`encode`, of texts that have been checked."""
         if isinstance(texts, Tokens):
             return texts
         plain: Any = as_list(texts)
@@ -138,7 +134,7 @@ class Scorer:
             from mpt_score.networks.residues import require_residues  # brings transformers
 
             require_residues(self.tokenizer, plain)
-            return encode_strings(self.tokenizer, plain)
+            return encode(self.tokenizer, plain)
         mask_id = getattr(self.tokenizer, "mask_token_id", None)
         return encode_ids(plain, self.special_ids, mask_id)
 

@@ -229,13 +229,7 @@ def encode(tokenizer: Tokenizer, first: Strings, second: Sequence[str] | None = 
     >>> encode(tokenizer, ["He sat down by the fire."]).num_features
     tensor([7])
     """
-    return encode_strings(tokenizer, as_list(first), second)
-
-
-def encode_strings(
-    tokenizer: Any, first: Sequence[str], second: Sequence[str] | None = None
-) -> Tokens:
-    """As :func:`encode`, of strings that have been checked."""
+    first = as_list(first)
     if second is not None and len(second) != len(first):
         raise ValueError(f"{len(first)} first texts came with {len(second)} second ones.")
     _require_words(first)

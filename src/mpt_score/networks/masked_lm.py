@@ -31,18 +31,19 @@ from mpt_score.networks.precision import Precision, in_precision, precision_of
 _log = logging.getLogger(__name__)
 
 MAX_TOKENS_ON_CPU = 8192
+"""The most tokens that go through a network on a CPU at a time."""
 MAX_TOKENS_ON_GPU = 65536
-"""With BERT-base in half precision these need about 2 GB on the way."""
+"""The same on a GPU; with BERT-base in half precision they need about 2 GB on the way."""
 WORKING_BYTES = 2**29
-"""Of logits, or of attention scores where they are written out, at a time, on a CPU."""
+"""The most bytes of logits, or of attention scores that are written out, at a time on a CPU."""
 _TIMES_ON_GPU = 4
-"""As much of them on a GPU: 2 GB of the 16 of a T4."""
+"""How many times as many bytes they have on a GPU: 2 GB of the 16 of a T4."""
 _BYTES_OF_A_LOGIT = 8
-"""In float32, with its softmax."""
+"""The bytes of a logit in float32 and of its softmax."""
 _BYTES_OF_A_SCORE = 12
-"""Of attention in float32, its softmax, and its product with a mask."""
+"""The bytes of an attention score in float32, of its softmax and of its product with a mask."""
 _USUAL_HEADS = 12
-"""Of attention, where a configuration does not say: BERT-base's."""
+"""The heads of attention where a configuration does not say how many: BERT-base's."""
 
 
 @final
@@ -246,10 +247,11 @@ class MaskedLM(ConditionalModel):
         first = first_of_each(same)
         # Which places are wanted is found here: on a GPU their number would have to be waited for.
         number, place = wanted.nonzero().T
-        token = ids[row[number], place]
-        place_in_all = same[number] * ids.shape[1] + place
-        order = place_in_all.argsort(stable=True)
-        places, num_tokens = place_in_all[order].unique_consecutive(return_counts=True)
+        in_order = (same[number] * ids.shape[1] + place).argsort(stable=True)
+        number, place = number[in_order], place[in_order]
+        places, num_tokens = (same[number] * ids.shape[1] + place).unique_consecutive(
+            return_counts=True
+        )
         num_places = torch.bincount(places // ids.shape[1], minlength=len(first))
         masked_rows = _MaskedRows(
             ids=self._to_device(ids),
@@ -259,7 +261,7 @@ class MaskedLM(ConditionalModel):
             places=self._to_device(places),
             first_places=functional.pad(num_places.cumsum(dim=0), (1, 0)).tolist(),
             most_places=int(num_places.max()),
-            tokens=self._to_device(token[order]),
+            tokens=self._to_device(ids[row[number], place]),
             place_of_token=self._to_device(torch.arange(len(places)).repeat_interleave(num_tokens)),
             first_tokens=functional.pad(num_tokens.cumsum(dim=0), (1, 0)).tolist(),
         )
@@ -270,7 +272,7 @@ class MaskedLM(ConditionalModel):
             values = torch.zeros(mask.shape, dtype=torch.float64)
             if answers:
                 # Made double here: Apple's GPUs have no float64.
-                values[number[order], place[order]] = torch.cat(answers).cpu().double()
+                values[number, place] = torch.cat(answers).cpu().double()
             return values
 
         return fetch
@@ -499,7 +501,7 @@ _LAST_LAYER_IS_LAST = (
     "RobertaForMaskedLM",
     "XLMRobertaForMaskedLM",
 )
-"""Their logits are the output embeddings of the last states, and nothing is added."""
+"""The networks whose logits are the output embeddings of the last states, and nothing else."""
 _LIKE_BERT = (
     "BertForMaskedLM",
     "CamembertForMaskedLM",

@@ -29,9 +29,9 @@ from mpt_score.tokens import Texts, Tokens, as_list, bytes_without_unknown
 NATS_TO_BITS = -1.0 / math.log(2.0)
 """Bits are counted as a length of code: the logarithm with its sign turned."""
 USUAL_ORDERS = 4
-"""An error of three degrees of freedom; at equal passes no other masks are known to do better."""
+"""The orders of each text by default: their error has three degrees of freedom."""
 FEWEST_MASKS_TO_STOP = 3
-"""Of strata: the mask that hides everything, and two whose difference is an error."""
+"""The fewest masks with a target error: one hides everything, and two differ by an error."""
 Unit = Literal["sentence", "token", "byte"]
 
 if TYPE_CHECKING:
@@ -238,25 +238,25 @@ class SentenceScores:
         ``low`` and ``high`` are the ends of 95 % intervals. What is not finite is None. The documents
         are among them where several texts are of one.
         """
+        left_out = {"same_orders"}
+        if len(self.documents.unique()) == len(self.documents):
+            left_out.add("documents")  # every text is one of its own: none was named
+        if self.standard_error.isnan().all():
+            left_out.add("degrees")
+        if self.inconsistency.isnan().all():
+            left_out.add("inconsistency_degrees")
+        if self.mixture_lower.isnan().all():
+            left_out.add("is_heavy_tailed")
         columns: dict[str, Any] = {}
         for name, value in vars(self).items():
             is_column = isinstance(value, Tensor) and value.ndim == 1
-            if is_column and not value.isnan().all():
+            if is_column and name not in left_out and not value.isnan().all():
                 columns[name] = value
-        columns.pop("same_orders", None)
-        if len(self.documents.unique()) == len(self.documents):
-            del columns["documents"]  # every text is one of its own: none was named
         if "standard_error" in columns:
             columns["low"], columns["high"] = self.interval().T
-        else:
-            del columns["degrees"]
         if "inconsistency" in columns:
             ends = self.inconsistency_interval().T
             columns["inconsistency_low"], columns["inconsistency_high"] = ends
-        else:
-            del columns["inconsistency_degrees"]
-        if "mixture_lower" not in columns:
-            del columns["is_heavy_tailed"]
         if self.num_bytes.any():
             columns["bits_per_byte"] = self.bits_per("byte")
         columns["bits_per_token"] = self.bits_per("token")

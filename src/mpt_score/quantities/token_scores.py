@@ -29,6 +29,7 @@ from mpt_score.rows.requests import (
     Request,
     Row,
     Rows,
+    each_alone,
     first_equal,
     orders_differ,
     orders_of_places,
@@ -205,7 +206,7 @@ class TokenScores:
         Surprisals and their standard errors are in bits. None stands where a token has none.
 
         Returns:
-            Rows that ``pandas.DataFrame`` takes as they are.
+            Dictionaries that ``pandas.DataFrame`` takes as they are.
         """
         columns: dict[str, Any] = {
             "text": self.text,
@@ -312,8 +313,8 @@ def surprisals(
         for place, number in enumerate(numbers):
             row = tokens.row(place)
             item = names[number] if names else None
-            rows = rows_of_text(scorer, row, number, seed, item)
-            texts_of_chunk.append((rows, layout_of(scorer, strings[number], row, words)))
+            text = rows_of_text(scorer, row, number, seed, item)
+            texts_of_chunk.append((text, layout_of(scorer, strings[number], row, words)))
         scores = _score_chunk(scheduler, texts_of_chunk, asked)
         of_text |= dict(zip(numbers, scores, strict=True))
     scored = sorted(set(of_text) - set(scheduler.faults))
@@ -436,27 +437,29 @@ class PlacesAsked(NamedTuple):
             words: the word of each place of each row, where words are asked for.
         """
         count = rows.num_places
-        single = torch.eye(count, dtype=torch.bool).expand(len(rows), -1, -1)
         requests = []
         if self.num_orders:
             requests.append(orders_of_places(rows, self.num_orders, in_quartets=self.in_quartets))
         if self.pseudo:
-            requests.append(Request(single, single))
+            requests.append(each_alone(rows))
         if self.within_word:
             word = torch.stack(words)
             in_same_word = word[:, :, None] == word[:, None]
             later = torch.ones(count, count, dtype=torch.bool).triu()
-            requests.append(Request(in_same_word & later, single))
-        return Request(*(torch.cat(masks, dim=1) for masks in zip(*requests, strict=True)))
+            requests.append(Request(in_same_word & later, each_alone(rows).wanted))
+        return Request.joined(requests)
 
     def terms(self, answers: Answers) -> TokenTerms:
         """What the k places of each row add along orders of them, and their pseudo-log-likelihoods."""
         rows = answers.batch.rows
         count = rows.num_places
-        sizes = [0, count * self.pseudo, count * self.within_word]
-        sizes[0] = answers.values.shape[1] - sum(sizes)
-        of_orders, alone, with_word = answers.values.split(sizes, dim=1)
-        masks = Request(*(each[:, : sizes[0]] for each in answers.request))
+        num_alone = count if self.pseudo else 0
+        num_with_word = count if self.within_word else 0
+        num_of_orders = answers.values.shape[1] - num_alone - num_with_word
+        of_orders, alone, with_word = answers.values.split(
+            [num_of_orders, num_alone, num_with_word], dim=1
+        )
+        masks = answers.request.first(num_of_orders)
         not_asked_for = torch.full((len(rows), count), math.nan, dtype=torch.float64)
         terms = not_asked_for[:, None][:, :0]
         degrees = torch.zeros(len(rows), dtype=torch.float64)

@@ -1,6 +1,6 @@
 """Texts as rows: read, cut into windows and blocks, and given what their orders follow from (note C).
 
-A text that is too long for a network is scored in windows. A block diffusion model (Arriola et al. 2025)
+A text that is too long for a model is scored in windows. A block diffusion model (Arriola et al. 2025)
 writes a text block by block, and the tokens of a block in random order. A block b then has a score of its
 own given those before it, the area
 
@@ -59,18 +59,18 @@ def read(scorer: Scorer, texts: Any, *, skip: bool) -> Read:
         TextError: for the first such text, without ``skip``.
     """
     try:
-        return Read(list(range(len(texts))), scorer._encode(texts), {})
+        return Read(list(range(len(texts))), scorer.encode(texts), {})
     except TextError:
         if not skip:
             raise
     faults = {}
     for number, text in enumerate(texts):
         try:
-            scorer._encode([text])
+            scorer.encode([text])
         except TextError as error:
             faults[number] = error.reason
     numbers = [number for number in range(len(texts)) if number not in faults]
-    tokens = scorer._encode([texts[number] for number in numbers]) if numbers else None
+    tokens = scorer.encode([texts[number] for number in numbers]) if numbers else None
     return Read(numbers, tokens, faults)
 
 
@@ -112,7 +112,7 @@ def read_in_chunks(
 
 
 def windows_of(scorer: Scorer, row: Tokens) -> list[Tokens]:
-    """A text as rows that the network takes whole: itself, or nearly equal windows of it.
+    """A text as rows that the model takes whole: itself, or nearly equal windows of it.
 
     The tokens that the tokenizer put around the text frame each window. Windows without a token to mask
     are left out.
@@ -216,7 +216,7 @@ def split_into_blocks(row: Tokens, block_length: int | None, later: Later) -> li
     """A row as blocks of consecutive tokens, from left to right.
 
     Tokens that are not scored stay where they are. Those behind the scored ones, as a [SEP], are shown
-    to a network to which later blocks are hidden; they are cut off where later blocks are absent.
+    to a model to which later blocks are hidden; they are cut off where later blocks are absent.
 
     Args:
         row: one row of L tokens, D of them maskable.

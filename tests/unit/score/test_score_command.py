@@ -767,7 +767,7 @@ def test_a_kill_at_any_moment_leaves_what_goes_on(command, few_lines, monkeypatc
     """Killed before or after each write to the disk, of records and of the state."""
     out = command[-1]
     scorer = mpt_score.load(command[0])
-    monkeypatch.setattr(score_file, "_load", lambda *_: scorer)  # once for all runs
+    monkeypatch.setattr(score_file, "load", lambda *_, **__: scorer)  # once for all runs
     write = output._write_all
     left: list[tuple[bytes, bytes | None]] = []  # by a kill
 
