@@ -319,7 +319,7 @@ class _Run:
         if reading.tokens is None or not places:
             return [], None
         tokens = reading.tokens.rows(torch.tensor(places))
-        return [good[reading.numbers[place]] for place in places], tokens
+        return [line for number, line in enumerate(good) if number not in reasons], tokens
 
     def _records_of(self, scores: Any, good: Sequence[Line]) -> list[Record]:
         """One record a text, pair, option of a prompt, or rate; none for a line that was skipped."""
