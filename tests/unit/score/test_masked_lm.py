@@ -627,3 +627,13 @@ def test_a_batch_that_differs_in_one_thing_is_computed(tmp_path: Path, name: str
     assert batches == [2]
     model.ask(**(asked | {name: another[name]}))()
     assert len(batches) == 2
+
+
+def test_equal_masked_rows_need_not_stand_side_by_side() -> None:
+    """Of three masked rows the first and the last show the same, and hide other tokens."""
+    ids = torch.tensor([[2, 5, 6, 7], [2, 9, 6, 7]])
+    row = torch.tensor([0, 0, 1])
+    mask = torch.tensor([[0, 1, 0, 0], [0, 0, 1, 1], [0, 1, 0, 0]]).bool()
+    model = MaskedLM(tiny(), MASK, max_tokens=4)  # one row at a time
+    found = model.ask(ids, row, mask, same=torch.tensor([0, 1, 0]))()
+    torch.testing.assert_close(found, model.ask(ids, row, mask)())
