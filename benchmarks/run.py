@@ -241,7 +241,7 @@ def over_orders() -> Row:
     """Mean, variance and mixture over all orders at D = 8, from conditionals without a joint."""
     generator = torch.Generator().manual_seed(0)
     joint = JointTable.random((2,) * 8, generator=generator)
-    model = ConditionalTable.of(joint, 2, noise=0.7, generator=generator)
+    model = ConditionalTable.of(joint, noise=0.7, generator=generator)
     x = joint.sample(1, generator=generator)
     seconds, found = timed(lambda: orders.exact(model, x))
     part = list(itertools.islice(itertools.permutations(range(8)), 400))

@@ -9,7 +9,7 @@ from functools import partial
 import mpmath
 import torch
 from models import generator
-from oracles import Oracle, Point, tractable
+from oracles import DiscreteOracle, Oracle, Point, tractable
 from torch import Tensor
 
 from mpt_lml import JointTable, masks
@@ -56,6 +56,22 @@ class Cells(Oracle):
         return mpmath.fsum(probability for _, probability in cells)
 
 
+class CellsOfEqualSizes(Cells, DiscreteOracle):
+    """The same where every coordinate takes the values 0..V−1."""
+
+    def log_values(self, row: int, mask: Sequence[bool]) -> list[list[mpmath.mpf] | None]:
+        cells = self.agreeing(row, [not hidden for hidden in mask])
+        total = self.total(cells, mask)
+        values: list[list[mpmath.mpf] | None] = [None] * len(mask)
+        for j, hidden in enumerate(mask):
+            if hidden:
+                values[j] = [
+                    mpmath.log(mpmath.fsum(p for place, p in cells if place[j] == v) / total)
+                    for v in range(self.sizes[j])
+                ]
+        return values
+
+
 def tables(sizes: tuple[int, ...], dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
     """Even, lopsided and nearly deterministic tables, each divided by its sum in its precision."""
     weights = torch.empty(sizes, dtype=torch.float64).exponential_(generator=generator(1))
@@ -88,7 +104,8 @@ def points(full_grid: bool) -> Iterator[Point]:
                 if len(mask) > 15:
                     mask = masks.sample_masks(8, size, masks.UniformSize(), generator=generator(3))
                     mask[0] = True
-                oracle = partial(Cells, probabilities, x)
+                cells = CellsOfEqualSizes if len(set(sizes)) == 1 else Cells
+                oracle = partial(cells, probabilities, x)
                 named = f"{name}, {'×'.join(map(str, sizes))}"
                 yield tractable(
                     partial(JointTable, probabilities),

@@ -115,7 +115,7 @@ def models() -> list[Call]:
             rate=1.0,
         ),
         valid(mpt_lml.ConditionalTable, torch.zeros(4, 9, 2, 3)),
-        valid(mpt_lml.ConditionalTable.of, HMM, 3, noise=0.1, generator=at()),
+        valid(mpt_lml.ConditionalTable.of, HMM, noise=0.1, generator=at()),
         valid(mpt_lml.JointTable, torch.full((2, 2), 0.25)),
         valid(mpt_lml.JointTable.random, (2, 3), generator=at()),
         valid(mpt_lml.HMM, half[0], half, half, 3),

@@ -11,7 +11,7 @@ import pytest
 import torch
 from jaxtyping import Float
 from matplotlib.figure import Figure
-from models import generator, random_bernoulli, random_hmm, random_ppca, random_table
+from models import generator, random_bernoulli, random_ppca, random_table
 from torch import Tensor
 
 import mpt_score
@@ -252,16 +252,6 @@ CASES = {
         TypeError,
         r"each of sizes must be an integer, got 2\.7",
     ),
-    "fewer symbols than the model's": (
-        lambda: ConditionalTable.of(random_hmm(2, 3, 4), 2),
-        ValueError,
-        r"num_values: values 0\.\.1 have 0\.\d+ of p",
-    ),
-    "more symbols than the model's": (
-        lambda: ConditionalTable.of(random_hmm(2, 3, 4), 5),
-        ValueError,
-        r"num_values must be in 1\.\.3, got 5",
-    ),
     "a divergence from what is no covariance": (
         lambda: gaussian.divergence(MODEL.covariance, -MODEL.covariance),
         ValueError,
@@ -325,7 +315,7 @@ CASES = {
         r"the subsets of D = 30 coordinates are 1\.074e\+09",
     ),
     "conditionals that no machine holds": (
-        lambda: ConditionalTable.of(JointTable(torch.full([2] * 18, 2.0**-18)), 2),
+        lambda: ConditionalTable.of(JointTable(torch.full([2] * 18, 2.0**-18))),
         ValueError,
         "GiB of memory: use fewer coordinates",
     ),

@@ -83,7 +83,7 @@ def test_everything_in_one_batch_is_everything_one_by_one() -> None:
 
 def test_all_orders_agree_with_one_conditional_at_a_time() -> None:
     joint = random_table(2, 2, 2, 2, 2)
-    model = ConditionalTable.of(joint, 2, noise=0.8, generator=generator(1))
+    model = ConditionalTable.of(joint, noise=0.8, generator=generator(1))
     x = joint.sample(1, generator=generator(2))
     slow = literal.over_orders(model, x, itertools.permutations(range(5)))
     found = orders.exact(model, x)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import final
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mpt_lml import masks
@@ -13,7 +13,6 @@ from mpt_lml.checks import (
     Count,
     NonNegative,
     checked,
-    require_count,
     require_generator,
     require_log_enumerable,
     require_memory,
@@ -65,6 +64,8 @@ class JointTable(TractableModel):
             )
         self.log_table = double(probabilities).log()
         self.num_features = probabilities.ndim
+        if len(set(probabilities.shape)) == 1:
+            self.num_values = probabilities.shape[0]
 
     @classmethod
     @checked
@@ -107,13 +108,21 @@ class JointTable(TractableModel):
 
     def _log_subset_marginal(self, x: Tensor, observed: Tensor) -> Tensor:
         values = []
-        for part in self._parts(x):
-            values.append(self._subset_table(part).T[masks.row_of(observed)])
+        for rows in self._parts(x):
+            values.append(self._subset_table(x[rows]).T[masks.row_of(observed)])
         return torch.cat(values, dim=1)
 
     def _log_conditional(self, x: Tensor, mask: Tensor) -> Tensor:
-        values = [_ratios(self._subset_table(part), mask) for part in self._parts(x)]
+        values = [_ratios(self._subset_table(x[rows]), mask) for rows in self._parts(x)]
         return torch.cat(values).transpose(0, 1)
+
+    def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
+        values = []
+        for rows in self._parts(x):
+            table = self._subset_table(x[rows])
+            observed, observed_and_one = _rows_of_ratios(mask[rows])
+            values.append(table.gather(1, observed_and_one) - table.gather(1, observed[:, None]))
+        return torch.cat(values)
 
     # A table serves all sets at once. So means are taken of tables, where the base class would cut the
     # sets to bound the memory, and have the table made again for each part of them.
@@ -127,11 +136,11 @@ class JointTable(TractableModel):
         parts = list(self._parts(x))
         if len(parts) == 1:
             return self._subset_table(x).mean(dim=0)
-        total = sum(self._subset_table(part).sum(dim=0) for part in parts)
+        total = sum(self._subset_table(x[rows]).sum(dim=0) for rows in parts)
         return torch.as_tensor(total) / len(x)
 
-    def _parts(self, x: Tensor) -> Iterator[Tensor]:
-        """``x`` in parts whose :meth:`_subset_table` fits the memory; one part as a rule."""
+    def _parts(self, x: Tensor) -> Iterator[slice]:
+        """Rows of ``x`` whose :meth:`_subset_table` fits the memory; one part as a rule."""
         num_subsets = 2**self.num_features
         # Coordinates of a single value cost no cells, but each of them doubles the subsets.
         if num_subsets > self.log_table.numel():
@@ -141,8 +150,7 @@ class JointTable(TractableModel):
                 "a table without coordinates of a single value",
             )
         largest = max(num_subsets, self.log_table.numel())
-        rows = chunks(len(x), 3 * 8 * largest, _SUBSET_TABLE_BYTES)
-        return (x[some] for some in rows)
+        return chunks(len(x), 3 * 8 * largest, _SUBSET_TABLE_BYTES)
 
     def _subset_table(self, x: Int[Tensor, "N D"]) -> Float[Tensor, "N subsets"]:
         """log p(x_R) for all 2^D sets R, in the order of :func:`mpt_lml.masks.subsets`.
@@ -165,11 +173,16 @@ class JointTable(TractableModel):
 
 def _ratios(table: Tensor, mask: Tensor) -> Tensor:
     """log p(x_{R ∪ j}) − log p(x_R) from a table over all subsets, (..., P, D)."""
+    observed, observed_and_one = _rows_of_ratios(mask)
+    return table[..., observed_and_one] - table[..., observed][..., None]
+
+
+def _rows_of_ratios(mask: Bool[Tensor, "P D"]) -> tuple[Int[Tensor, " P"], Int[Tensor, "P D"]]:
+    """Where R stands in a table over all subsets, and where R ∪ j stands for every j."""
     observed = masks.row_of(~mask)
     # With a masked j in R, too: its bit is added. An observed one is there: the ratio is 1.
     bit = torch.arange(mask.shape[1], device=mask.device)
-    observed_and_one = observed[:, None] + (mask.long() << bit)
-    return table[..., observed_and_one] - table[..., observed][..., None]
+    return observed, observed[:, None] + (mask.long() << bit)
 
 
 @final
@@ -217,7 +230,6 @@ class ConditionalTable(ConditionalModel):
     def of(
         cls,
         model: ConditionalModel,
-        num_values: Count,
         *,
         noise: NonNegative = 0.0,
         generator: torch.Generator | None = None,
@@ -225,8 +237,7 @@ class ConditionalTable(ConditionalModel):
         """The conditionals of a model, each logit moved by ``noise`` times a standard normal.
 
         Args:
-            model: of D coordinates that take the values 0..V−1.
-            num_values: V.
+            model: of D coordinates that take the values 0..V−1, with V as its ``num_values``.
             noise: standard deviation of what is added to each logit; 0 keeps them consistent.
             generator: source of the noise, where there is some.
 
@@ -234,11 +245,16 @@ class ConditionalTable(ConditionalModel):
             The table.
 
         Raises:
-            ValueError: for a table that no memory holds, and for V that is not the model's.
+            TypeError: for a model that has no ``num_values``.
+            ValueError: for a table that no memory holds.
         """
         num_features = model.num_features
-        most_values = model.num_values or num_values  # one that is too small shows below, in a sum
-        require_count("num_values", num_values, 1, most_values)
+        num_values = model.num_values
+        if num_values is None:
+            raise TypeError(
+                "model must have the same values 0..V−1 in every coordinate (num_values), got "
+                f"{type(model).__name__} without."
+            )
         fewer = "fewer coordinates or values"
         require_log_enumerable(
             f"the values of D = {num_features} coordinates",
@@ -249,19 +265,12 @@ class ConditionalTable(ConditionalModel):
         num_entries = 2**num_features * num_points * num_features * num_values
         what = f"a table of {num_entries} conditional probabilities"
         require_memory(what, 8 * num_entries, fewer)
-        device = model.data_device
-        values = torch.arange(num_values, device=device)
+        values = torch.arange(num_values, device=model.data_device)
         x = torch.cartesian_prod(*num_features * [values]).view(num_points, -1)
         shape = (2**num_features, *x.shape, num_values)
-        logits = double(torch.zeros(shape, device=device))
+        logits = double(torch.zeros(shape, device=x.device))
         for row, mask in enumerate(masks.subsets(num_features)[1:].to(x.device), start=1):
-            # A conditional does not see what is masked: every masked coordinate is set to v at once.
-            filled = torch.where(mask, values[:, None, None], x)  # (V, points, D)
-            log_conditional = model.log_conditional(filled.flatten(0, 1), mask[None])
-            logits[row] = log_conditional.view(filled.shape).movedim(0, -1)
-            total = logits[row][:, mask].logsumexp(dim=-1).exp().min().item()
-            if not abs(total - 1.0) <= 1e-6:
-                raise ValueError(f"num_values: values 0..{num_values - 1} have {total:.9g} of p.")
+            logits[row] = model.log_values(x, mask.expand(num_points, -1))
         if noise:
             draws = require_generator(generator)
             logits += noise * draw_normal(logits.shape, generator=draws, like=logits)

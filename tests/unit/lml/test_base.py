@@ -158,7 +158,7 @@ def test_one_coordinate_is_enough_for_a_function() -> None:
 
 def inconsistent(num_features: int = 4, num_values: int = 3, noise: float = 0.7, seed: int = 0):
     joint = random_table(*[num_values] * num_features, seed=seed)
-    return ConditionalTable.of(joint, num_values, noise=noise, generator=generator(seed + 1))
+    return ConditionalTable.of(joint, noise=noise, generator=generator(seed + 1))
 
 
 class TestFromFunction:

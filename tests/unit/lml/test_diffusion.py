@@ -30,7 +30,7 @@ SCHEDULES = [*SMOOTH, lambda time: time**3.5]
 
 def inconsistent(num_features: int = 4, num_values: int = 3, noise: float = 0.7):
     joint = random_table(*[num_values] * num_features)
-    return ConditionalTable.of(joint, num_values, noise=noise, generator=generator(1))
+    return ConditionalTable.of(joint, noise=noise, generator=generator(1))
 
 
 def curve_of(model: ConditionalTable, x: torch.Tensor) -> torch.Tensor:
@@ -174,7 +174,7 @@ class TestSample:
 
     def test_of_a_joint_with_gaps_in_the_steps(self) -> None:
         joint = random_table(2, 2, 2, seed=3)
-        model, count = ConditionalTable.of(joint, 2), 60_000
+        model, count = ConditionalTable.of(joint), 60_000
         ranks = 3 * orders.draw(count, 3, generator=generator(8))
         x, said = diffusion.sample(model, ranks, generator=generator(9))
         observed = torch.bincount((x * torch.tensor([4, 2, 1])).sum(dim=1), minlength=8) / count
@@ -197,7 +197,7 @@ class TestSample:
     ("call", "error", "message"),
     [
         (
-            lambda: diffusion.sample(random_table(2, 2), orders.every(2), generator=generator()),
+            lambda: diffusion.sample(random_table(2, 3), orders.every(2), generator=generator()),
             TypeError,
             "JointTable has no list of values",
         ),

@@ -26,7 +26,7 @@ def inconsistent(
     num_features: int = 4, num_values: int = 3, noise: float = 0.7, seed: int = 0
 ) -> ConditionalTable:
     joint = random_table(*[num_values] * num_features, seed=seed)
-    return ConditionalTable.of(joint, num_values, noise=noise, generator=generator(seed + 1))
+    return ConditionalTable.of(joint, noise=noise, generator=generator(seed + 1))
 
 
 def by_hand(model: ConditionalTable, x: torch.Tensor, ranks: list[int]) -> float:
@@ -403,7 +403,7 @@ class TestEachRule:
     def test_of_one_joint_gives_its_log_probability(self, rule) -> None:
         for model in (random_table(3, 3, 3, 3), random_hmm(3, 3, 4)):
             x = points(4, 3)
-            found = orders.adaptive(ConditionalTable.of(model, 3), x, rule)
+            found = orders.adaptive(ConditionalTable.of(model), x, rule)
             expected = model.log_marginal(x)
             torch.testing.assert_close(found.log_probability, expected, rtol=0, atol=EXACT)
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 from cases import TractableModelCase
-from models import generator, points, random_ppca, random_table
+from models import generator, points, random_hmm, random_table
 
 from mpt_lml import ConditionalTable, JointTable, exact_curve, masks
 from mpt_lml.models import tables
@@ -17,47 +17,24 @@ EXACT = 1e-12  # sums of at most 120 × 5 logarithms of size 10
 
 def inconsistent(num_features: int = 4, num_values: int = 3, noise: float = 0.7, seed: int = 0):
     joint = random_table(*[num_values] * num_features, seed=seed)
-    return ConditionalTable.of(joint, num_values, noise=noise, generator=generator(seed + 1))
+    return ConditionalTable.of(joint, noise=noise, generator=generator(seed + 1))
 
 
 class TestConditionalTable:
     def test_noise_is_the_standard_deviation_of_a_logit(self) -> None:
         """Within a row of V logits their common level is lost; V − 1 contrasts are left."""
         joint, noise = random_table(3, 3, 3, seed=2), 0.3
-        plain = ConditionalTable.of(joint, 3)
-        noisy = ConditionalTable.of(joint, 3, noise=noise, generator=generator(3))
+        plain = ConditionalTable.of(joint)
+        noisy = ConditionalTable.of(joint, noise=noise, generator=generator(3))
         moved = noisy.log_table - plain.log_table
         moved = moved - moved.mean(dim=-1, keepdim=True)
         degrees = 2 * moved[..., 0].numel()
         chi_square = (moved / noise).square().sum().item()
         assert abs(chi_square - degrees) <= 5 * math.sqrt(2 * degrees)
 
-    @pytest.mark.bad_input
-    def test_values_left_out_in_one_context_only_are_missed(self) -> None:
-        """A third value that has probability beside a zero, and none beside a one."""
-        joint = torch.tensor([[0.1, 0.2, 0.1], [0.3, 0.3, 1e-9], [1e-9, 1e-9, 1e-9]]).double()
-        model = JointTable(joint / joint.sum())
-        with pytest.raises(ValueError, match=r"values 0..1 have 0.75 of p"):
-            ConditionalTable.of(model, num_values=2)
-
-    @pytest.mark.bad_input
-    def test_a_rare_value_that_is_left_out_is_no_rounding(self) -> None:
-        """It moves the others' logarithms by about its own probability."""
-        rare = 1e-12
-        almost = JointTable(torch.tensor([0.4, 0.6 - rare, rare], dtype=torch.float64))
-        table = ConditionalTable.of(almost, num_values=2)
-        x = torch.tensor([[0], [1]])
-        mask = torch.ones(1, 1).bool()
-        values = table.log_conditional(x, mask)
-        torch.testing.assert_close(values, almost.log_conditional(x, mask), rtol=0, atol=2 * rare)
-        rare = 1e-5
-        wrong = JointTable(torch.tensor([0.4, 0.6 - rare, rare], dtype=torch.float64))
-        with pytest.raises(ValueError, match=r"values 0..1 have 0.99999 of p"):
-            ConditionalTable.of(wrong, num_values=2)
-
     def test_without_noise_it_is_the_joint(self) -> None:
         joint = random_table(3, 3, 3, seed=2)
-        model, x = ConditionalTable.of(joint, 3), points(3, 3)
+        model, x = ConditionalTable.of(joint), points(3, 3)
         mask = masks.subsets(3)[1:]
         values = model.log_conditional(x, mask)
         torch.testing.assert_close(values, joint.log_conditional(x, mask), rtol=0, atol=EXACT)
@@ -95,17 +72,22 @@ class TestConditionalTable:
                 "logits must be finite",
             ),
             (
-                lambda: ConditionalTable.of(random_ppca(20, 1), 3),
+                lambda: ConditionalTable.of(random_hmm(2, 3, 20)),
                 ValueError,
                 "the values of D = 20.*more than",
             ),
             (
-                lambda: ConditionalTable.of(random_table(2, 2), 2, noise=-1.0),
+                lambda: ConditionalTable.of(random_table(2, 3)),
+                TypeError,
+                r"the same values 0\.\.V−1 in every coordinate \(num_values\), got JointTable without",
+            ),
+            (
+                lambda: ConditionalTable.of(random_table(2, 2), noise=-1.0),
                 ValueError,
                 r"noise must be a single number in \[0, inf\), got -1.0",
             ),
             (
-                lambda: ConditionalTable.of(random_table(2, 2), 2, noise=1.0),
+                lambda: ConditionalTable.of(random_table(2, 2), noise=1.0),
                 TypeError,
                 "generator must be a torch.Generator",
             ),
@@ -165,6 +147,7 @@ class TestJointTable(TractableModelCase):
                 model.log_subset_marginal(x, ~mask),
                 model.mean_log_conditional(x, mask),
                 model.mean_log_subset_marginal(x, ~mask),
+                model.log_each(x, mask[torch.arange(len(x)) % len(mask)]),
             ]
 
         whole = answers()
@@ -173,6 +156,21 @@ class TestJointTable(TractableModelCase):
             monkeypatch.setattr(tables, "_SUBSET_TABLE_BYTES", most * bytes_of_a_datum)
             for value, expected in zip(answers(), whole, strict=True):
                 torch.testing.assert_close(value, expected, atol=EXACT, rtol=0)
+
+    def test_every_value_of_a_hidden_coordinate(self, model: JointTable) -> None:
+        x, mask = self.data(model), self.every_mask(model)
+        x = x.repeat(len(mask), 1)
+        mask = mask.repeat_interleave(len(x) // len(mask), dim=0)
+        if len(set(model.log_table.shape)) > 1:
+            with pytest.raises(TypeError, match="JointTable has no list of values"):
+                model.log_values(x, mask)
+            return
+        values = model.log_values(x, mask)
+        assert values.shape == (*x.shape, model.log_table.shape[0])
+        totals = values.logsumexp(dim=-1)[mask]
+        torch.testing.assert_close(totals, torch.zeros_like(totals), atol=EXACT, rtol=0)
+        of_x = values.gather(-1, x[..., None])[..., 0]
+        torch.testing.assert_close(of_x[mask], model.log_each(x, mask)[mask], atol=EXACT, rtol=0)
 
     def test_sampler_follows_the_table(self, model: JointTable) -> None:
         count = 40_000

@@ -83,7 +83,7 @@ class TestExactConditionals:
 class TestInconsistentConditionals:
     def model(self) -> ConditionalTable:
         joint = random_table(*[2] * 5, seed=3)
-        return ConditionalTable.of(joint, 2, noise=0.7, generator=generator(4))
+        return ConditionalTable.of(joint, noise=0.7, generator=generator(4))
 
     def test_the_log_score_is_the_mean_over_all_orders(self) -> None:
         model, x = self.model(), points(5, 2)[:16]  # all begin with 0

@@ -32,7 +32,7 @@ def changed(x: torch.Tensor, counts: list[int], num_values: int, seed: int = 0) 
 
 def inconsistent(num_features: int = 5) -> ConditionalTable:
     joint = random_table(*[2] * num_features, seed=3)
-    return ConditionalTable.of(joint, 2, noise=0.7, generator=generator(4))
+    return ConditionalTable.of(joint, noise=0.7, generator=generator(4))
 
 
 def with_tail(model: ConditionalTable) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
