@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from experiments.trainings import dense_vae
 from experiments.trainings.deep_vae import (
     ELBO,
     FIXED,
@@ -22,12 +23,11 @@ from experiments.trainings.deep_vae import (
     masks_from,
     normal,
 )
+from experiments.trainings.dense_vae import Parameters
 from mpt_lml import grids, scores
 from mpt_lml.masks import SizeLaw
-from mpt_lml.models import vae
 from mpt_lml.models.mixture import GridConditional
-from mpt_lml.models.vae import Parameters
-from mpt_lml.objectives import vae as objectives
+from mpt_lml.numerics import log_likelihood
 from mpt_lml.objectives.bounds import mean_elbo
 
 
@@ -111,7 +111,7 @@ class RecursiveVariant(MaskedObjective):
                 name: value.detach() if name.startswith("encoder") else value
                 for name, value in parameters.items()
             }
-        return objectives.recursive(
+        return dense_vae.recursive(
             parameters, x, mask, filled, noise[num_before:], settings.noise_variance
         )
 
@@ -123,14 +123,14 @@ class RecursiveVariant(MaskedObjective):
         noise: Float[Tensor, "r B N K"],
         pixels: Float[Tensor, "r B N D"] | None,
     ) -> Float[Tensor, "B N D"]:
-        """``objectives.refill`` from another start, or with ``pixels`` added to what fills the holes."""
+        """``dense_vae.refill`` from another start, or with ``pixels`` added to what fills the holes."""
         filled = torch.where(mask, 0.0, x)
         if self.from_decoder:
             origin = noise.new_zeros(len(mask), 1, noise.shape[-1])
-            filled = torch.where(mask, vae.dense(parameters, "decoder", origin), x)
+            filled = torch.where(mask, dense_vae.dense(parameters, "decoder", origin), x)
         for number, of_round in enumerate(noise):
-            z = objectives.encode(parameters, filled, of_round).z
-            output = vae.dense(parameters, "decoder", z)
+            z = dense_vae.encode(parameters, filled, of_round).z
+            output = dense_vae.dense(parameters, "decoder", z)
             if pixels is not None:
                 output = output + pixels[number]
             filled = torch.where(mask, output, x)
@@ -174,10 +174,12 @@ class PartialEncoder(MaskedObjective):
         self, num_features: int, settings: DeepVAESettings, generators: Sequence[torch.Generator]
     ) -> dict[str, Tensor]:
         hidden, latent_dim = settings.hidden, settings.latent_dim
-        encoder = vae.draw_layers(
+        encoder = dense_vae.draw_layers(
             "encoder", [2 * num_features, *hidden, 2 * latent_dim], generators
         )
-        decoder = vae.draw_layers("decoder", [latent_dim, *hidden[::-1], num_features], generators)
+        decoder = dense_vae.draw_layers(
+            "decoder", [latent_dim, *hidden[::-1], num_features], generators
+        )
         return encoder | decoder
 
     def of_images(self, parameters: Parameters) -> Parameters:
@@ -198,26 +200,26 @@ class PartialEncoder(MaskedObjective):
         variance = settings.noise_variance
         observed = torch.where(mask, 0.0, x)
         inputs = torch.cat([observed, mask.to(observed)], dim=-1)
-        code = objectives.encode(parameters, inputs, noise)
+        code = dense_vae.encode(parameters, inputs, noise)
         if self.encoder_follows == "score":
-            output = objectives.decode(parameters, code.z)
-            log_p = objectives.log_likelihood(x, output, variance)
+            output = dense_vae.decode(parameters, code.z)
+            log_p = log_likelihood(x, output, variance)
             values = log_p.logsumexp(dim=0) - math.log(len(noise))
-            return objectives.mean_score(values, mask)
+            return dense_vae.mean_score(values, mask)
 
         z = code.z.detach()
-        log_p = objectives.log_likelihood(x, objectives.decode(parameters, z), variance)
+        log_p = log_likelihood(x, dense_vae.decode(parameters, z), variance)
         log_q = -0.5 * (noise.square() + code.log_variance.detach()).sum(dim=-1)
         log_joint = log_p.where(~mask, 0.0).sum(dim=-1) - 0.5 * z.square().sum(dim=-1)
         log_weight = (log_joint - log_q).log_softmax(dim=0)
         values = (log_weight[..., None] + log_p).logsumexp(dim=0)
-        score = objectives.mean_score(values, mask)
+        score = dense_vae.mean_score(values, mask)
 
         # The value is the score's; the encoder's derivative is that of the ELBO of x_R, for which the
         # decoder is held.
         held = {name: value.detach() for name, value in parameters.items()}
-        output = vae.dense(held, "decoder", code.z[0])
-        log_p_held = objectives.log_likelihood(x, output, variance)
+        output = dense_vae.dense(held, "decoder", code.z[0])
+        log_p_held = log_likelihood(x, output, variance)
         log_p_observed = log_p_held.where(~mask, 0.0).sum(dim=-1)
         encoder_elbo = mean_elbo(log_p_observed, code.mean, code.log_variance.exp())
         return score + encoder_elbo - encoder_elbo.detach()
@@ -262,7 +264,7 @@ class Exact(Objective):
             shift = draws["of_grid"][run].to(x) - 0.5
             nodes = grid.nodes + shift * width / (self.nodes_per_axis - 1)
             log_weights = (-0.5 * nodes.square().sum(dim=-1)).log_softmax(dim=0)
-            model = vae.dense_model(parameters, run, settings.noise_variance)
+            model = dense_vae.dense_model(parameters, run, settings.noise_variance)
             table = GridConditional(model, grids.Grid(nodes, log_weights))
             score = scores.mask_score(table.log_conditional(images, mask), mask)
             values.append(x.shape[2] * score.mean())

@@ -18,6 +18,7 @@ from experiments.masked_vae import (
 from experiments.paper.deep_vae import DeepVAETraining
 from experiments.records import finding_over
 from experiments.trainings.deep_vae import ELBO, FIXED, Objective, drawn, on_grid
+from experiments.trainings.dense_vae import Parameters
 from mpt_lml import estimators, masks, scores
 from mpt_lml.masks import UniformSize
 from mpt_lml.models import vae
@@ -181,7 +182,7 @@ class Recursion(DeepVAETraining, name="recursion", resumable=True, gpu=False):
             "judged/area": self.areas(judged.models(parameters), few),
         }
 
-    def examine(self, name: str, parameters: vae.Parameters, x: Tensor) -> dict[str, Tensor]:
+    def examine(self, name: str, parameters: Parameters, x: Tensor) -> dict[str, Tensor]:
         """Widths of encoder and posterior, bias of the training score, errors of the chains."""
         models = self.models(parameters)
         widths = [codes(model, x) for model in models]
@@ -198,7 +199,7 @@ class Recursion(DeepVAETraining, name="recursion", resumable=True, gpu=False):
         return arrays
 
     def score_bias(
-        self, variant: MaskedObjective, parameters: vae.Parameters, x: Tensor
+        self, variant: MaskedObjective, parameters: Parameters, x: Tensor
     ) -> Float[Tensor, " seeds"]:
         """Expected training score minus D·S of the model's exact conditionals, same masks, nats."""
         mask = masks.sample_masks(self.num_masks, x.shape[1], FIXED, generator=seeded(1))

@@ -25,9 +25,9 @@ from experiments.trainings.deep_vae import (
     models_of,
     train_deep_vae,
 )
+from experiments.trainings.dense_vae import Parameters
 from mpt_lml import estimators
 from mpt_lml.models import vae
-from mpt_lml.models.vae import Parameters
 from mpt_lml.recorded import Finding, Outcome
 from mpt_lml.results import Estimate
 

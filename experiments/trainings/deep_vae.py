@@ -15,14 +15,15 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from experiments.trainings import dense_vae
+from experiments.trainings.dense_vae import Parameters, dense_model, dense_parameters
 from mpt_lml import data, estimators, grids, masks
 from mpt_lml.checks import Count, Positive, checked, require_answer
 from mpt_lml.fit import Progress, silent
 from mpt_lml.masks import FixedRate, SizeLaw
 from mpt_lml.models.mixture import GridConditional
-from mpt_lml.models.vae import VAE, Parameters, dense_model, dense_parameters
+from mpt_lml.models.vae import VAE
 from mpt_lml.numerics import double
-from mpt_lml.objectives import vae as objectives
 
 Draws = Mapping[str, Tensor]
 FIXED = FixedRate(0.33)  # the paper's
@@ -141,7 +142,7 @@ class ELBO(Objective):
         self, parameters: Parameters, x: Tensor, draws: Draws, settings: DeepVAESettings
     ) -> Float[Tensor, " B"]:
         noise = draws["elbo_noise"].to(x)[:, 0]
-        return objectives.elbo(parameters, x, noise, settings.noise_variance)
+        return dense_vae.elbo(parameters, x, noise, settings.noise_variance)
 
 
 class RecursiveScore(Objective):
@@ -164,10 +165,8 @@ class RecursiveScore(Objective):
         mask = draws["mask"]
         noise = draws["noise"].to(x).transpose(0, 1)
         with torch.no_grad():
-            filled = objectives.refill(parameters, x, mask, noise[:-1])
-        return objectives.recursive(
-            parameters, x, mask, filled, noise[-1:], settings.noise_variance
-        )
+            filled = dense_vae.refill(parameters, x, mask, noise[:-1])
+        return dense_vae.recursive(parameters, x, mask, filled, noise[-1:], settings.noise_variance)
 
 
 OBJECTIVES: dict[str, Objective] = {"elbo": ELBO(), "fixed": RecursiveScore()}

@@ -85,7 +85,8 @@ def log_likelihood(x: Tensor, output: Tensor, noise_variance: float | None) -> T
     if noise_variance is None:
         return x * output - softplus(output)
     require_variance("noise_variance", float(noise_variance), x.dtype)
-    return log_normal(x - output, torch.tensor(noise_variance, dtype=x.dtype, device=x.device))
+    # Filled on the device: for a copy from the CPU a GPU would wait.
+    return log_normal(x - output, x.new_full((), noise_variance))
 
 
 def require_variance(name: str, value: float, dtype: torch.dtype) -> None:

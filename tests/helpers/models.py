@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from mpt_lml import HMM, PPCA, BernoulliPCA, JointTable, grids, objectives
+from mpt_lml import HMM, PPCA, BernoulliPCA, JointTable, grids
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -41,16 +41,3 @@ def random_hmm(num_states: int, num_symbols: int, num_features: int, seed: int =
     draws = generator(seed)
     initial, transition = rows(num_states), rows(num_states, num_states)
     return HMM(initial, transition, rows(num_states, num_symbols), num_features)
-
-
-def recursive_objective(
-    parameters: dict[str, torch.Tensor],
-    x: torch.Tensor,
-    mask: torch.Tensor,
-    noise: torch.Tensor,
-    noise_variance: float,
-) -> torch.Tensor:
-    """The last of ``noise`` is scored, the others refill x, a round each."""
-    with torch.no_grad():
-        filled = objectives.refill(parameters, x, mask, noise[:-1])
-    return objectives.recursive(parameters, x, mask, filled, noise[-1:], noise_variance)

@@ -15,6 +15,7 @@ from models import random_bernoulli, random_hmm, random_ppca, random_table
 from torch import Tensor
 
 import mpt_lml
+from experiments.trainings import dense_vae
 from mpt_lml import (
     curves,
     data,
@@ -35,7 +36,6 @@ from mpt_lml import (
 from mpt_lml.estimators.conditionals import GibbsConditional, ImportanceConditional
 from mpt_lml.estimators.latent import GaussianProposal
 from mpt_lml.models import row_network
-from mpt_lml.models import vae as vaes
 from mpt_lml.models.base import TractableModel
 from mpt_lml.theory import chains, diffusion, godambe, rates
 
@@ -49,8 +49,8 @@ TABLE = random_table(2, 3)
 SYMBOLS = torch.tensor([[0, 2], [1, 1]])
 BERNOULLI = random_bernoulli(3, 1, 9)
 BITS = BERNOULLI.sample(3, generator=at())
-DENSE = vaes.dense_parameters(3, [4], 1, generators=[at()])
-VAE = vaes.dense_model(DENSE, 0)
+DENSE = dense_vae.dense_parameters(3, [4], 1, generators=[at()])
+VAE = dense_vae.dense_model(DENSE, 0)
 ROW_NETWORK = row_network.RowNetwork(8, 1, 2, seed=4)
 GRID = grids.trapezoid(1, 9)
 CURVE = curves.exact_curve(MODEL, X)
@@ -356,19 +356,11 @@ def objective_calls() -> list[Call]:
         torch.zeros(1, 1).double(),
         torch.zeros(1, 1).double(),
     )
-    x = BITS.float()
-    noise = torch.zeros(1, 1, 3, 1)
-    half = torch.tensor([[[True, False, True]] * 3])
     return [
         valid(objectives.log_marginal, *given),
         valid(objectives.sampled, *given, few),
         valid(objectives.exact, *given, masks.UniformSize()),
         valid(objectives.curve, *given),
-        valid(vaes.dense_parameters, 3, [4], 1, generators=[at()]),
-        valid(vaes.dense_model, DENSE, 0, 0.5),
-        valid(objectives.elbo, DENSE, x, noise[0], 0.5),
-        valid(objectives.refill, DENSE, x, half, noise),
-        valid(objectives.recursive, DENSE, x, half, x[None], noise, 0.5),
         valid(objectives.mask_scores, *given, few),
         valid(objectives.second_moment, X),
         valid(objectives.mixture, *stack, BITS, few[None], GRID),

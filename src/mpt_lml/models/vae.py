@@ -1,11 +1,10 @@
 """Models with a latent z and a Bernoulli or Gaussian likelihood, and variational autoencoders."""
 
-import functools
 import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Literal, NamedTuple, final
+from collections.abc import Callable
+from typing import Annotated, final
 
 import torch
 from jaxtyping import Bool, Float
@@ -18,24 +17,18 @@ from mpt_lml.checks import (
     check,
     checked,
     require_answer,
-    require_count,
-    require_dtype,
     require_entries,
     require_finite,
     require_one_dtype,
 )
 from mpt_lml.numerics import LOG_2PI, draw_normal, draw_uniform, log_likelihood
 
-__all__ = ["VAE", "dense_model", "dense_parameters"]
+__all__ = ["VAE"]
 
 Encoder = Callable[[Tensor], tuple[Tensor, Tensor]]
 Decoder = Callable[[Tensor], Tensor]
-Part = Literal["encoder", "decoder"]
-Parameters = Mapping[str, Tensor]
 
 _DATA = Float[Tensor, "N D"]
-_WEIGHT = Float[Tensor, "B I O"]
-_BIAS = Float[Tensor, "B 1 O"]
 
 
 class LatentVariableModel(ABC):
@@ -231,8 +224,9 @@ class VAE(LatentVariableModel):
     Raises:
         ValueError: (when it is used) where the networks do not map between D and K dimensions.
 
-    >>> parameters = dense_parameters(5, [4], 2, generators=[torch.Generator().manual_seed(0)])
-    >>> model = dense_model(parameters, 0, 0.5)
+    >>> encoder = lambda x: (x[..., :2], torch.zeros_like(x[..., :2]))
+    >>> decoder = torch.nn.Linear(2, 5)
+    >>> model = VAE(encoder, decoder, num_features=5, latent_dim=2, noise_variance=0.5)
     >>> model.decode(torch.zeros(3, 2)).shape
     torch.Size([3, 5])
     """
@@ -282,212 +276,11 @@ class VAE(LatentVariableModel):
         try:
             output = self.decoder(z)
         except RuntimeError as error:
-            if "shapes cannot be multiplied" in str(error):
-                raise ValueError(
-                    f"the decoder does not take z of K = {self.latent_dim} numbers: {error}. Check "
-                    "latent_dim."
-                ) from error
-            if "dtype" not in str(error):
-                raise
-            raise TypeError(f"the decoder is of another precision than z, {z.dtype}.") from error
+            error.add_note(
+                f"The decoder was given z of K = {self.latent_dim} numbers in {z.dtype}: check "
+                "latent_dim, and the precision of its weights."
+            )
+            raise
         shape = (*z.shape[:-1], self.num_features)
         require_answer("the decoder's output", output, shape, gradient=False)
         return output
-
-
-# -- dense networks, B runs side by side ----------------------------------------------------------------
-
-
-@checked
-def dense_parameters(
-    num_features: Count,
-    hidden: Sequence[Count],
-    latent_dim: Count,
-    *,
-    generators: Sequence[torch.Generator],
-) -> dict[str, Tensor]:
-    """Weights of dense networks with tanh units, D–hidden–2K and back, in single precision.
-
-    Weights are uniform on ±1/√in as in ``torch.nn.Linear``, biases zero.
-
-    Args:
-        num_features: D.
-        hidden: widths of the encoder's hidden layers; the decoder has them in reverse.
-        latent_dim: K.
-        generators: one for each run, B of them.
-
-    Returns:
-        ``"encoder/0/weight"`` (B, in, out), ``"encoder/0/bias"`` (B, 1, out), and so on.
-
-    Raises:
-        ValueError: without a generator.
-
-    >>> two_runs = [torch.Generator().manual_seed(seed) for seed in (4, 44)]
-    >>> dense_parameters(64, [200], 10, generators=two_runs)["decoder/0/weight"].shape
-    torch.Size([2, 10, 200])
-    """
-    if not generators:
-        raise ValueError("generators must be one for each run, got none.")
-    encoder = draw_layers("encoder", [num_features, *hidden, 2 * latent_dim], generators)
-    decoder = draw_layers("decoder", [latent_dim, *hidden[::-1], num_features], generators)
-    return encoder | decoder
-
-
-def draw_layers(
-    part: Part, widths: Sequence[int], generators: Sequence[torch.Generator]
-) -> dict[str, Tensor]:
-    """Draw one network of :func:`dense_parameters`, with a layer from each width to the next."""
-    layers = {}
-    for layer, (inputs, outputs) in enumerate(itertools.pairwise(widths)):
-        uniform = torch.stack([torch.rand(inputs, outputs, generator=g) for g in generators])
-        layers[f"{part}/{layer}/weight"] = (2 * uniform - 1) / math.sqrt(inputs)
-        layers[f"{part}/{layer}/bias"] = torch.zeros(len(generators), 1, outputs)
-    return layers
-
-
-def dense(parameters: Parameters, part: Part, inputs: Tensor) -> Float[Tensor, "B N O"]:
-    """The network ``part`` of every run applied to the inputs of that run.
-
-    Args:
-        parameters: those of :func:`dense_parameters`, of B runs.
-        part: "encoder" or "decoder".
-        inputs: (B, N, in).
-
-    Returns:
-        (B, N, out).
-
-    Raises:
-        TypeError: for inputs of another precision.
-        ValueError: without weights of the part, and for inputs of another width.
-    """
-    num_layers = _num_layers(parameters, part)
-    width = parameters[f"{part}/0/weight"].shape[1]
-    if inputs.shape[-1] != width:
-        raise ValueError(f"the {part} takes {width} numbers a datum, got {tuple(inputs.shape)}.")
-    units = inputs
-    for layer in range(num_layers):
-        weight = parameters[f"{part}/{layer}/weight"]
-        bias = parameters[f"{part}/{layer}/bias"]
-        require_dtype(f"what the {part} reads", units, weight.dtype)
-        units = torch.baddbmm(bias, units, weight)
-        if layer < num_layers - 1:
-            units = units.tanh()
-    return units
-
-
-@checked
-def dense_model(parameters: Parameters, run: int, noise_variance: Positive | None = None) -> VAE:
-    """The VAE of one run of :func:`dense_parameters`.
-
-    Args:
-        parameters: of B runs.
-        run: which one, in 0..B−1.
-        noise_variance: σ² of a Gaussian likelihood; None for a Bernoulli one.
-
-    Returns:
-        The model, whose networks share the memory of the parameters.
-
-    Raises:
-        TypeError: for a network with weights of several precisions.
-        ValueError: without weights of a part, for weights that do not fit each other, and without
-            such a run.
-
-    >>> parameters = dense_parameters(3, [4], 1, generators=[torch.Generator().manual_seed(0)])
-    >>> dense_model(parameters, 0).decode(torch.zeros(5, 1)).shape
-    torch.Size([5, 3])
-    """
-    sizes = network_sizes(parameters)
-    require_count("run", run, 0, sizes.num_runs - 1)
-    of_run = {name: value[run : run + 1] for name, value in parameters.items()}
-
-    def apply(part: Part, inputs: Tensor) -> Tensor:
-        flat = inputs.reshape(1, -1, inputs.shape[-1])
-        return dense(of_run, part, flat).reshape(*inputs.shape[:-1], -1)
-
-    def encoder(x: Tensor) -> tuple[Tensor, Tensor]:
-        mean, log_variance = apply("encoder", x).split(sizes.latent_dim, dim=-1)
-        return mean, log_variance
-
-    model = VAE(
-        encoder,
-        functools.partial(apply, "decoder"),
-        num_features=sizes.num_features,
-        latent_dim=sizes.latent_dim,
-        noise_variance=noise_variance,
-    )
-    model._weight = of_run["decoder/0/weight"]
-    return model
-
-
-class NetworkSizes(NamedTuple):
-    """Sizes of networks that :func:`dense_parameters` makes."""
-
-    num_runs: int
-    num_features: int
-    latent_dim: int
-
-
-def network_sizes(parameters: Parameters) -> NetworkSizes:
-    """Read the sizes that :func:`dense_parameters` was called with from its weights.
-
-    Args:
-        parameters: of B runs.
-
-    Raises:
-        TypeError: for a network with weights of several precisions.
-        ValueError: without weights of a part, and for weights that do not fit each other.
-    """
-    num_inputs, num_outputs = _ends(parameters, "encoder")
-    latent_dim, num_features = _ends(parameters, "decoder")
-    num_runs = len(parameters["encoder/0/weight"])
-    if len(parameters["decoder/0/weight"]) != num_runs:
-        raise ValueError(
-            f"parameters must be of the same runs, got an encoder of {num_runs} and a decoder of "
-            f"{len(parameters['decoder/0/weight'])}."
-        )
-    if num_outputs != 2 * latent_dim:
-        raise ValueError(
-            f"parameters must have an encoder with a mean and a log-variance of each of the K = "
-            f"{latent_dim} numbers that the decoder takes, got {num_outputs} outputs."
-        )
-    if num_inputs != num_features:
-        raise ValueError(
-            f"parameters must have an encoder of the D = {num_features} numbers that the decoder "
-            f"makes, got {num_inputs} inputs."
-        )
-    return NetworkSizes(num_runs, num_features, latent_dim)
-
-
-def _ends(parameters: Parameters, part: Part) -> tuple[int, int]:
-    """Numbers of inputs and outputs of a network, whose layers have to fit each other."""
-    require_one_dtype(**{name: v for name, v in parameters.items() if name.startswith(f"{part}/")})
-    sizes: dict[str, int] = {}  # of runs and inputs, once they are known
-    for layer in range(_num_layers(parameters, part)):
-        of_weight = f"{part}/{layer}/weight"
-        of_bias = f"{part}/{layer}/bias"
-        weight = parameters[of_weight]
-        check(
-            (f"parameters[{of_weight!r}]", weight, _WEIGHT),
-            (f"parameters[{of_bias!r}]", parameters[of_bias], _BIAS),
-            finite=False,  # NaN is seen in the objective
-            **sizes,
-        )
-        sizes = {"B": weight.shape[0], "I": weight.shape[2]}
-    return parameters[f"{part}/0/weight"].shape[1], sizes["I"]
-
-
-def _num_layers(parameters: Parameters, part: Part) -> int:
-    """Number of layers of a network, each with a weight and a bias."""
-    num_tensors = sum(name.startswith(f"{part}/") for name in parameters)
-    if not num_tensors:
-        raise ValueError(
-            f"parameters have no weights of the {part}, but {sorted(parameters)}. "
-            "vae.dense_parameters makes them."
-        )
-    num_layers = math.ceil(num_tensors / 2)
-    for layer in range(num_layers):
-        for kind in ("weight", "bias"):
-            name = f"{part}/{layer}/{kind}"
-            if name not in parameters:
-                raise ValueError(f"parameters must have {name!r}, got {sorted(parameters)}.")
-    return num_layers

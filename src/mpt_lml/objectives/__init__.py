@@ -2,8 +2,7 @@
 
 All are *maximized* and comparable with the mean log p(x): D Σ_M ν(M) S(x; M) for a law ν of mask sizes,
 the LML itself for the uniform law (Proposition 1). What is not finite in parameters is passed on, since
-training stops there and says where. Data that are not finite are refused, except by ``elbo``, ``refill``
-and ``recursive``, which look at no value.
+training stops there and says where. Data that are not finite are refused.
 """
 
 from mpt_lml.objectives.bernoulli import linear_elbo, mixture
@@ -15,18 +14,14 @@ from mpt_lml.objectives.ppca import (
     sampled,
     second_moment,
 )
-from mpt_lml.objectives.vae import elbo, recursive, refill
 
 __all__ = [
     "curve",
-    "elbo",
     "exact",
     "linear_elbo",
     "log_marginal",
     "mask_scores",
     "mixture",
-    "recursive",
-    "refill",
     "sampled",
     "second_moment",
 ]

@@ -9,9 +9,9 @@ import torch
 from models import generator, random_bernoulli
 
 from experiments import annealing
+from experiments.trainings import dense_vae
 from mpt_lml import VAE, BernoulliPCA, GridConditional, grids
 from mpt_lml.estimators import latent
-from mpt_lml.models import vae
 
 F64 = {"dtype": torch.float64}
 
@@ -78,9 +78,9 @@ def test_steps_of_a_datum_grow_where_moves_are_taken_and_shrink_where_not(monkey
 
 
 def test_a_gaussian_vae_against_a_fine_grid() -> None:
-    drawn = vae.dense_parameters(8, [16], 2, generators=[generator()])
+    drawn = dense_vae.dense_parameters(8, [16], 2, generators=[generator()])
     doubled = {name: 2.5 * value.double() for name, value in drawn.items()}  # far from linear
-    model = vae.dense_model(doubled, 0, 0.2)
+    model = dense_vae.dense_model(doubled, 0, 0.2)
     x = model.sample_given(
         torch.randn(10, 2, generator=generator(3), **F64), generator=generator(4)
     )

@@ -22,13 +22,13 @@ from experiments.experiment import RunContext
 from experiments.masked_vae import PartialEncoder
 from experiments.paper.deep_vae import DeepVAETraining, Figure3Lower
 from experiments.records import as_dict
-from experiments.trainings import deep_vae
+from experiments.trainings import deep_vae, dense_vae
 from experiments.trainings.deep_vae import ELBO, OBJECTIVES, DeepVAESettings, train_deep_vae
 from mpt_lml import masks
 from mpt_lml.masks import FixedRate, UniformSize
 from mpt_lml.models import vae
 from mpt_lml.models.base import ConditionalModel
-from mpt_lml.models.vae import VAE, dense_model
+from mpt_lml.models.vae import VAE
 
 SHORT = DeepVAESettings(
     seeds=(4, 44),
@@ -89,7 +89,7 @@ def test_a_step_is_one_of_adam_on_the_objective(name: str) -> None:
     noise = torch.randn((3 if name == "fixed" else 1, num_images, 1), generator=generators[0])
 
     weights = {key: value[:1].double().requires_grad_() for key, value in start.items()}
-    model = dense_model(weights, 0, settings.noise_variance)
+    model = dense_vae.dense_model(weights, 0, settings.noise_variance)
     value = literal_objective(name, model, x[rows].double(), noise.double(), mask)
     value.backward()
     run = train_deep_vae(settings, OBJECTIVES[name])
@@ -181,7 +181,7 @@ def normal(*shape: int, seed: int = 7) -> torch.Tensor:
 def test_only_exact_conditionals_leave_the_encoder_as_it_was_drawn(name: str) -> None:
     objective = {**recursion.VARIANTS, **recursion.REFERENCES}[name]
     trained = CONFIG.train(X, objective, RunContext(), name).parameters
-    start = vae.dense_parameters(64, (64,), 2, generators=[generator(4), generator(44)])
+    start = dense_vae.dense_parameters(64, (64,), 2, generators=[generator(4), generator(44)])
     moved = not torch.equal(trained["encoder/0/weight"], start["encoder/0/weight"])
     assert moved == (name != "exact")
     assert not torch.equal(trained["decoder/0/weight"], start["decoder/0/weight"])
@@ -233,7 +233,7 @@ def test_an_interrupted_run_goes_on_from_what_it_has_finished(
 
 
 def parameters() -> dict[str, torch.Tensor]:
-    drawn = vae.dense_parameters(6, [5], 2, generators=[generator(1)])
+    drawn = dense_vae.dense_parameters(6, [5], 2, generators=[generator(1)])
     return {name: 2 * value.double() for name, value in drawn.items()}
 
 
@@ -252,7 +252,7 @@ class Off(ConditionalModel):
 
 
 def test_areas_have_the_error_of_their_conditionals(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = vae.dense_model(parameters(), 0, 0.3)
+    model = dense_vae.dense_model(parameters(), 0, 0.3)
     x, exact = normal(3, 6), deep_vae.on_grid(model)
     monkeypatch.setattr(recursion, "SIZES", (1, 3, 6))
     assert recursion.area_error(model, exact, x).abs().max() == 0
@@ -263,7 +263,7 @@ def test_areas_have_the_error_of_their_conditionals(monkeypatch: pytest.MonkeyPa
 
 def test_conditionals_are_compared_by_what_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     """One of six is hidden; three images, whose hidden coordinates are off by 1, 3 and −1 nats."""
-    model = vae.dense_model(parameters(), 0, 0.3)
+    model = dense_vae.dense_model(parameters(), 0, 0.3)
     off = Off(deep_vae.on_grid(model), torch.tensor([1.0, 3.0, -1.0]).double()[:, None])
     monkeypatch.setattr(recursion, "approximations", lambda *_: [off, off.exact])
     found = recursion.compare(model, normal(3, 6))
@@ -275,7 +275,7 @@ def test_conditionals_are_compared_by_what_is_hidden(monkeypatch: pytest.MonkeyP
 
 
 def test_pseudo_gibbs_comes_first_and_accepts_whatever_is_proposed() -> None:
-    model = vae.dense_model(parameters(), 0, 0.3)
+    model = dense_vae.dense_model(parameters(), 0, 0.3)
     pseudo_gibbs, metropolis, weighted = recursion.approximations(model, 20)
     assert (pseudo_gibbs.corrected, metropolis.corrected) == (False, True)
     for chains in (pseudo_gibbs, metropolis):  # half of the steps are thrown away

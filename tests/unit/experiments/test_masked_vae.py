@@ -13,14 +13,14 @@ from torch.distributions import Normal, kl_divergence
 
 from experiments import recursion
 from experiments.masked_vae import MaskedObjective, PartialEncoder, RecursiveVariant, without_mask
+from experiments.trainings import dense_vae
 from experiments.trainings.deep_vae import (
     DeepVAESettings,
     RecursiveScore,
     drawn,
     train_deep_vae,
 )
-from mpt_lml import GridConditional, grids, masks, objectives, scores
-from mpt_lml.models import vae
+from mpt_lml import GridConditional, grids, masks, scores
 
 CONFIG = recursion.Recursion.preset("quick")
 X = CONFIG.images()[:60]
@@ -69,7 +69,7 @@ def test_weighted_conditionals_approach_the_grids() -> None:
     many = score(PartialEncoder(), drawn, x, mask, noise=normal(20_000, 2, 4, 2))
     few = score(PartialEncoder(), drawn, x, mask, noise=normal(1, 2, 4, 2))
     for run in range(2):
-        model = vae.dense_model(without_mask(drawn), run, 0.3)
+        model = dense_vae.dense_model(without_mask(drawn), run, 0.3)
         grid = GridConditional(model, grids.trapezoid(2, 61))
         exact = [
             6 * scores.mask_score(grid.log_conditional(x[run, i : i + 1], row[None]), row[None])
@@ -88,11 +88,11 @@ def test_the_partial_encoder_is_trained_by_its_own_bound() -> None:
     ours = torch.autograd.grad(value, [drawn[name] for name in names])
     bound = torch.zeros((), dtype=torch.float64)
     for run in range(2):
-        model = vae.dense_model(without_mask(drawn), run, 0.3)
+        model = dense_vae.dense_model(without_mask(drawn), run, 0.3)
         seen = torch.where(mask[run], 0.0, x[run])
         inputs = torch.cat([seen, mask[run].double()], dim=-1)[None]
         own = {name: each[run : run + 1] for name, each in drawn.items()}
-        mean, log_variance = vae.dense(own, "encoder", inputs)[0].chunk(2, dim=-1)
+        mean, log_variance = dense_vae.dense(own, "encoder", inputs)[0].chunk(2, dim=-1)
         z = mean + (0.5 * log_variance).exp() * noise[0, run]
         fit = model.log_factors(x[run], z).where(~mask[run], 0.0).sum(dim=-1)
         q, prior = Normal(mean, (0.5 * log_variance).exp()), Normal(0.0, 1.0)
@@ -108,7 +108,7 @@ def test_the_log_mean_stands_over_draws_of_the_last_round() -> None:
     variant = RecursiveVariant(num_rounds=2, num_samples=3)
     together = score(variant, drawn, x, mask, noise=noise)
     for run in range(2):
-        model, holes = vae.dense_model(drawn, run, 0.3), mask[run]
+        model, holes = dense_vae.dense_model(drawn, run, 0.3), mask[run]
         mean, variance = model.encode(torch.where(holes, 0.0, x[run]))
         guess = model.decode(mean + variance.sqrt() * noise[0, run])
         mean, variance = model.encode(torch.where(holes, guess, x[run]))
@@ -160,21 +160,21 @@ def test_where_the_holes_start_and_what_fills_them() -> None:
     # A draw is the mean plus σ times the pixel's own number.
     mean = with_draws.fill(drawn, x, mask, noise[:1], None)
     filled = mean + math.sqrt(0.3) * mask * pixels[0]
-    expected = objectives.recursive(drawn, x, mask, filled, noise[1:], 0.3)
+    expected = dense_vae.recursive(drawn, x, mask, filled, noise[1:], 0.3)
     torch.testing.assert_close(values[2], expected)
     origin = torch.zeros(2, 4, 2, dtype=torch.float64)
-    start = torch.where(mask, vae.dense(drawn, "decoder", origin), x)
+    start = torch.where(mask, dense_vae.dense(drawn, "decoder", origin), x)
     from_decoder = RecursiveVariant(from_decoder=True)
     torch.testing.assert_close(from_decoder.fill(drawn, x, mask, noise[:0], None), start)
 
 
 def test_a_partial_encoder_is_told_that_all_is_seen() -> None:
     drawn, x = parameters(partial=True), normal(3, 6)
-    model = vae.dense_model(without_mask(drawn), 1, 0.3)
+    model = dense_vae.dense_model(without_mask(drawn), 1, 0.3)
     assert (model.num_features, model.latent_dim) == (6, 2)
     own = {name: value[1:] for name, value in drawn.items()}
     inputs = torch.cat([x, torch.zeros_like(x)], dim=-1)[None]
-    mean, log_variance = vae.dense(own, "encoder", inputs)[0].chunk(2, dim=-1)
+    mean, log_variance = dense_vae.dense(own, "encoder", inputs)[0].chunk(2, dim=-1)
     torch.testing.assert_close(model.encode(x)[0], mean)
     torch.testing.assert_close(model.encode(x)[1], log_variance.exp())
 

@@ -9,8 +9,8 @@ import torch
 from models import generator
 from torch import Tensor
 
+from experiments.trainings import dense_vae
 from mpt_lml import VAE, GridConditional, estimators, grids, masks
-from mpt_lml.models import vae
 from mpt_lml.models.vae import LatentVariableModel
 
 
@@ -51,10 +51,10 @@ def test_what_a_chain_says_is_a_mean_of_probabilities() -> None:
 
 def nonlinear_vae(likelihood: str, seed: int = 0) -> VAE:
     """A random network with K = 2, in float64, its weights doubled so that it is far from linear."""
-    drawn = vae.dense_parameters(8, [16], 2, generators=[generator(seed)])
+    drawn = dense_vae.dense_parameters(8, [16], 2, generators=[generator(seed)])
     parameters = {name: 2.5 * value.double() for name, value in drawn.items()}
     noise = 0.2 if likelihood == "gaussian" else None
-    return vae.dense_model(parameters, 0, noise)
+    return dense_vae.dense_model(parameters, 0, noise)
 
 
 def data_of(model: LatentVariableModel, n: int, seed: int = 3) -> torch.Tensor:

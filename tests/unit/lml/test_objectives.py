@@ -2,10 +2,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from models import generator, random_bernoulli, random_ppca, recursive_objective
+from models import generator, random_bernoulli, random_ppca
 
-from mpt_lml import PPCA, VAE, curves, grids, masks, objectives
-from mpt_lml.models import vae
+from mpt_lml import PPCA, curves, grids, masks, objectives
 
 EXACT = 1e-10
 NOISE = torch.tensor(0.3, dtype=torch.float64)
@@ -212,48 +211,3 @@ def test_every_model_is_given_its_own_masks() -> None:
         objectives.mixture(loadings, offset, x, mask, grid)
     with pytest.raises(ValueError):
         objectives.mixture(loadings, offset[:1], x, None, grid)
-
-
-def elbo(model: VAE, x: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
-    """Mean over draws of log p(x|z) less the divergence that PyTorch knows."""
-    mean, variance = model.encode(x)
-    fit = model.log_factors(x, mean + variance.sqrt() * noise).sum(dim=-1).mean(dim=0)
-    q = torch.distributions.Normal(mean, variance.sqrt())
-    prior = torch.distributions.Normal(torch.zeros_like(mean), torch.ones_like(mean))
-    return fit - torch.distributions.kl_divergence(q, prior).sum(dim=-1)
-
-
-def test_the_recursion_by_hand() -> None:
-    """Two rounds: the value, and a gradient that goes through the last one only."""
-    drawn = vae.dense_parameters(4, [3], 2, generators=[generator(1), generator(2)])
-    parameters = {name: value.double().requires_grad_() for name, value in drawn.items()}
-    x = torch.rand(5, 4, generator=generator(3), dtype=torch.float64)
-    noise = torch.randn(2, 2, 5, 2, generator=generator(4), dtype=torch.float64)
-    mask = masks.sample_masks(10, 4, masks.UniformSize(), generator=generator(5)).view(2, 5, 4)
-    ours = recursive_objective(parameters, x, mask, noise, 0.3)
-    expected = []
-    for run in range(2):
-        model, hidden = vae.dense_model(parameters, run, 0.3), mask[run]
-        mean, variance = model.encode(x.masked_fill(hidden, 0.0))
-        guess = model.decode(mean + variance.sqrt() * noise[0, run]).detach()
-        mean, variance = model.encode(torch.where(hidden, guess, x))
-        log_p = model.log_factors(x, mean + variance.sqrt() * noise[1, run])
-        rows = [4 * values[row].mean() for values, row in zip(log_p, hidden, strict=True)]
-        expected.append(torch.stack(rows).mean())
-    torch.testing.assert_close(ours, torch.stack(expected), atol=1e-12, rtol=0)
-    names = list(parameters.values())
-    theirs = torch.autograd.grad(torch.stack(expected).sum(), names)
-    for mine, wanted in zip(torch.autograd.grad(ours.sum(), names), theirs, strict=True):
-        torch.testing.assert_close(mine, wanted, atol=1e-12, rtol=0)
-
-
-def test_the_batched_elbo_is_the_models() -> None:
-    drawn = vae.dense_parameters(4, [3], 2, generators=[generator(1), generator(2)])
-    parameters = {name: value.double() for name, value in drawn.items()}
-    x = torch.rand(6, 4, generator=generator(3), dtype=torch.float64)
-    noise = torch.randn(2, 6, 2, generator=generator(4), dtype=torch.float64)
-    together = objectives.elbo(parameters, x, noise, 0.3)
-    for run in range(2):
-        model = vae.dense_model(parameters, run, 0.3)
-        one = elbo(model, x, noise[run : run + 1]).mean()
-        torch.testing.assert_close(together[run], one, atol=1e-12, rtol=0)
