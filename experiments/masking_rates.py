@@ -3,9 +3,11 @@
 import itertools
 import math
 from functools import partial
+from typing import Literal
 
+import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from experiments.experiment import Experiment, RunContext, seeded, setting
@@ -16,11 +18,13 @@ from mpt_lml.gaussian import LowRankPosterior, divergence
 from mpt_lml.models.ppca import PPCA
 from mpt_lml.numerics import LOG_2PI, chunks
 from mpt_lml.recorded import Finding, Outcome
+from mpt_lml.results import trapezoid_weights
 from mpt_lml.scores import mask_score
 from mpt_lml.theory import rates
 from mpt_lml.theory.godambe import GaussianFamily, Godambe
 
-RULES: tuple[rates.Rule, ...] = ("midpoint", "trapezoid", "clenshaw-curtis", "gauss-legendre")
+Rule = Literal["midpoint", "trapezoid", "clenshaw-curtis", "gauss-legendre"]
+RULES: tuple[Rule, ...] = ("midpoint", "trapezoid", "clenshaw-curtis", "gauss-legendre")
 
 Setting = tuple[int, int, float]  # D, K and σ²
 
@@ -96,7 +100,7 @@ class MaskingRates(Experiment, name="masking-rates", gpu=False):
         variance_of_area = torch.zeros(shape, dtype=torch.float64)
         for i, rule in enumerate(RULES):
             for j, count in enumerate(self.num_sizes):
-                sizes, weights = rates.sizes_and_weights(num_features, count, rule)
+                sizes, weights = sizes_and_weights(num_features, count, rule)
                 masks_a_size = num_features / len(sizes)
                 bias_of_area[i, j] = weights @ mean[sizes - 1] - lml
                 variance_of_area[i, j] = weights.square() @ variance[sizes - 1] / masks_a_size
@@ -218,3 +222,57 @@ def expected_scores(
         posterior = LowRankPosterior.of(model.loadings, model.noise_variance, ~mask[rows])
         values.append(mask_score(-0.5 * (LOG_2PI + 1.0 + posterior.variance().log()), mask[rows]))
     return torch.cat(values).view(size, num_masks)
+
+
+# -- few sizes in place of all ------------------------------------------------------------------------
+
+
+def sizes_and_weights(
+    num_features: int, num_sizes: int, rule: Rule
+) -> tuple[Int[Tensor, " L"], Float[Tensor, " L"]]:
+    """Few sizes M_l and weights with Σ_l w_l S(M_l) ≈ Σ_{M=1}^D S(M).
+
+    The nodes of a rule on [½, D + ½] are rounded to whole sizes (equal ones become one).
+
+    The noise of sampled scores is multiplied by up to Σ|w|/D, which is 1 where all weights are
+    positive. Beyond about 2.8 √D sizes a polynomial swings between them, and weights turn negative.
+
+    Args:
+        num_features: D.
+        num_sizes: how many, at most D.
+        rule: ``midpoint`` has equal weights, ``trapezoid`` straight lines; the other rules sum
+            polynomials of degree below L exactly over M = 1..D.
+
+    Returns:
+        Sizes and weights, (L,) each, with L ≤ ``num_sizes``.
+    """
+    sizes = _sizes(num_features, num_sizes, rule)
+    if rule == "midpoint":
+        weights = torch.full((len(sizes),), num_features / len(sizes), dtype=torch.float64)
+    elif rule == "trapezoid":
+        weights = trapezoid_weights(sizes, num_features)
+    else:
+        at_sizes = _legendre(sizes, num_features, len(sizes) - 1)
+        at_every_size = _legendre(np.arange(1, num_features + 1), num_features, len(sizes) - 1)
+        weights = torch.from_numpy(np.linalg.solve(at_sizes.T, at_every_size.sum(axis=0)))
+    return torch.from_numpy(sizes), weights
+
+
+def _sizes(num_features: int, num_sizes: int, rule: Rule) -> np.ndarray:
+    """The nodes of ``rule``, on [−1, 1] at first, as whole sizes."""
+    even = np.linspace(0.0, 1.0, num_sizes) if num_sizes > 1 else np.array([0.5])
+    if rule == "midpoint":
+        nodes = (2.0 * np.arange(num_sizes) + 1.0) / num_sizes - 1.0
+    elif rule == "trapezoid":
+        nodes = 2.0 * even - 1.0
+    elif rule == "gauss-legendre":
+        nodes = np.polynomial.legendre.leggauss(num_sizes)[0]
+    else:
+        nodes = -np.cos(np.pi * even)
+    rounded = np.rint(0.5 + num_features * (nodes + 1.0) / 2.0)
+    return np.unique(np.clip(rounded, 1, num_features).astype(np.int64))
+
+
+def _legendre(sizes: np.ndarray, num_features: int, degree: int) -> np.ndarray:
+    """Legendre polynomials up to ``degree`` on [½, D + ½], (sizes, degree + 1)."""
+    return np.polynomial.legendre.legvander(2.0 / num_features * (sizes - 0.5) - 1.0, degree)

@@ -22,6 +22,7 @@ from mpt_lml.checks import Count, Data, checked, require_log_enumerable, require
 from mpt_lml.models.base import ConditionalModel, require_values
 from mpt_lml.numerics import chunks, double
 from mpt_lml.scores import OverOrders, over_orders
+from mpt_lml.verdicts import jackknife_error
 
 __all__ = [
     "MixtureBounds",
@@ -271,8 +272,8 @@ def mixture_bounds(log_probability: Float[Tensor, "S N"]) -> MixtureBounds:
     return MixtureBounds(
         lower=lower,
         upper=upper,
-        lower_error=_jackknife_error(lower_again),
-        upper_error=_jackknife_error(upper_again),
+        lower_error=jackknife_error(lower_again),
+        upper_error=jackknife_error(upper_again),
         largest_share=(log_probability.amax(dim=0) - total).exp(),
     )
 
@@ -287,21 +288,6 @@ def _bounds(
     log_tangent = _log_mean_of_others(log_probability)
     values = log_tangent + (log_probability - log_tangent).exp() - 1.0
     return lower, values.mean(dim=0)
-
-
-def _jackknife_error(without_one: Float[Tensor, "S N"]) -> Float[Tensor, " N"]:
-    """The standard error of a statistic of S draws, from its values without each of them in turn.
-
-    Where these are so large that their squares would overflow, as an upper bound may be, it is right
-    all the same; infinite where one of them is.
-    """
-    lowest = without_one.amin(dim=0)
-    spread = without_one.amax(dim=0) - lowest
-    unit = spread.where(spread > 0, 1.0)
-    in_units = (without_one - lowest) / unit
-    # The jackknife's variance is (S − 1)/S times the sum of squares, S − 1 times their mean.
-    error = in_units.std(dim=0, correction=0) * math.sqrt(len(without_one) - 1) * unit
-    return error.where(without_one.amax(dim=0) != math.inf, math.inf)
 
 
 def _log_mean_of_others(log_probability: Float[Tensor, "S N"]) -> Float[Tensor, "S N"]:

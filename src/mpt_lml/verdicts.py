@@ -43,6 +43,21 @@ def mean_and_error(samples: Float[Tensor, "N ..."], dim: int = 0) -> tuple[Tenso
     return mean, samples.std(dim) / math.sqrt(count)
 
 
+def jackknife_error(without_one: Float[Tensor, "S ..."]) -> Float[Tensor, "..."]:
+    """The standard error of a statistic of S draws, from its values without each of them in turn.
+
+    Where these are so large that their squares would overflow, as an upper bound may be, it is right
+    all the same; infinite where one of them is.
+    """
+    lowest = without_one.amin(dim=0)
+    spread = without_one.amax(dim=0) - lowest
+    unit = spread.where(spread > 0, 1.0)
+    in_units = (without_one - lowest) / unit
+    # The jackknife's variance is (S − 1)/S times the sum of squares, S − 1 times their mean.
+    error = in_units.std(dim=0, correction=0) * math.sqrt(len(without_one) - 1) * unit
+    return error.where(without_one.amax(dim=0) != math.inf, math.inf)
+
+
 @checked
 def interval(value: float, error: Error | None, n: Replicates | None = None) -> tuple[float, float]:
     """The 99 % interval of a value.

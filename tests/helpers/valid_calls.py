@@ -483,7 +483,6 @@ def theory() -> list[Call]:
             torch.tensor([[1.0, 2.0], [3.0, 5.0], [4.0, 1.0]]),
         ),
         valid(rates.random_loadings_curve, 4, 1, 0.2),
-        valid(rates.sizes_and_weights, 20, 3, "midpoint"),
     ]
 
 
