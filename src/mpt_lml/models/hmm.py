@@ -118,7 +118,6 @@ class HMM(TractableModel):
         require_memory(what, 8 * num_entries, "fewer states or symbols")
         if num_symbols % num_states:
             raise ValueError(f"num_symbols must be a multiple of {num_states}, got {num_symbols}.")
-        preferred = float(preferred)  # in single precision 1 - preferred makes rows miss a sum of 1
         circle = torch.eye(num_states, dtype=torch.float64)
         move = 0.2 * circle + 0.7 * circle.roll(1, dims=1) + 0.05 * circle.roll(2, dims=1)
         num_preferred = num_symbols // num_states

@@ -115,13 +115,6 @@ def test_the_books_language() -> None:
     assert model.emission[2, 4:6].sum().item() == pytest.approx(0.95)
 
 
-@pytest.mark.bad_input  # a tensor where a float is asked for
-def test_its_rows_sum_to_one_for_a_share_of_single_precision() -> None:
-    model = HMM.cyclic(preferred=torch.tensor(0.48))  # type: ignore[arg-type]
-    # Twelve roundings of at most ε/2 each; those of single precision would be 1e-8.
-    assert ((model.emission.sum(dim=1) - 1).abs() <= 6 * 2.0**-52).all()
-
-
 def test_long_sequences_do_not_underflow() -> None:
     model = HMM.cyclic(num_features=3000)
     x = model.sample(2, generator=generator(3))
