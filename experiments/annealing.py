@@ -53,12 +53,12 @@ def ais(
     Raises:
         ValueError: for a decoder that answers NaN.
     """
-    log_joint = model._log_joint_with(x)
+    log_joint = model._log_joint_of(x)
 
     def log_likelihood(z: Tensor) -> Tensor:
         return log_joint(z) - model._log_prior(z)
 
-    z = from_prior(model, x, None).sample(num_chains, generator=generator)
+    z = from_prior(model, x).sample(num_chains, generator=generator)
     chains = _chains_at(log_likelihood, z)
     require_decoded("log p(x | z) at draws from the prior", chains.log_likelihood)
     step_size = torch.full_like(z[:1, :, :1], 0.2)

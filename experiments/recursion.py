@@ -95,7 +95,7 @@ def area_error(model: vae.VAE, method: ConditionalModel, x: Tensor) -> Float[Ten
 def codes(model: vae.VAE, x: Float[Tensor, "N D"]) -> dict[str, float]:
     """Mean standard deviations of encoder and posterior."""
     grid = on_grid(model).grid.to(x)
-    log_likelihood = model.log_table(x, grid.nodes).sum(dim=-1)
+    log_likelihood = model.log_factors_at_nodes(x, grid.nodes).sum(dim=-1)
     posterior = (grid.log_weights[:, None] + log_likelihood).softmax(dim=0).T
     mean = posterior @ grid.nodes
     mean_square = posterior @ grid.nodes.square()

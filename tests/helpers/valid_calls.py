@@ -196,9 +196,9 @@ def latent_variable_models() -> list[Call]:
     for model, x in ((BERNOULLI, BITS), (VAE, BITS.float())):
         z = torch.zeros(len(x), 1).to(x)
         calls.append(valid(model.log_factors, x, z))
-        calls.append(valid(model.log_table, x, z))
+        calls.append(valid(model.log_factors_at_nodes, x, z))
         calls.append(valid(model.sample_given, z, generator=at()))
-        calls.append(valid(model.log_joint, x, z, x > -1))
+        calls.append(valid(model.log_joint, x, z))
         calls.append(valid(model.decode, z))
     calls.append(valid(VAE.require_data, BITS.float()))
     calls.append(valid(VAE.encode, BITS.float()))
@@ -329,19 +329,17 @@ def drawing_calls() -> list[Call]:
 def estimator_calls() -> list[Call]:
     x = BITS.float()
     everything = torch.ones(3, 3) > 0
-    proposal = estimators.from_prior(VAE, x, None)
+    proposal = estimators.from_prior(VAE, x)
     unit = GaussianProposal(torch.zeros(3, 2), torch.eye(2).repeat(3, 1, 1), 0.1)
     return [
         valid(estimators.at_mode, VAE, x, everything),
-        valid(estimators.from_prior, VAE, x, everything),
+        valid(estimators.from_prior, VAE, x),
         valid(estimators.from_encoder, VAE, x, everything),
         valid(estimators.iwae, VAE, x, 2, generator=at(), proposal=estimators.from_prior),
         valid(estimators.log_weights, VAE, x, proposal, 2, generator=at()),
         valid(estimators.GibbsConditional, VAE, 2, generator=at(), corrected=True),
         valid(estimators.ImportanceConditional, VAE, 2, generator=at()),
-        valid(GaussianProposal, unit.mean, unit.factor, 0.1),
         valid(unit.sample, 2, generator=at()),
-        valid(unit.log_density, torch.zeros(3, 2)),
     ]
 
 

@@ -375,9 +375,9 @@ CASES = {
         r"x\[0, 0\] is nan",
     ),
     "observed sets of other rows": (
-        lambda: BERNOULLI.log_joint(PIXELS, torch.zeros(2, 1).double(), torch.ones(3, 3).bool()),
+        lambda: estimators.at_mode(BERNOULLI, PIXELS, torch.ones(3, 3).bool()),
         ValueError,
-        r"observed must have shape \(2, 3\).*got \(3, 3\)",
+        r"leading axes must be equal or 1, got x \(2, 3\), observed \(3, 3\)",
     ),
     "a decoder of other K": (
         lambda: VAE(

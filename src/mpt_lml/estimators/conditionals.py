@@ -145,7 +145,7 @@ class GibbsConditional(_EstimatedConditional):
         if not self.corrected or z is None:
             return proposed
 
-        log_joint = self.model._log_joint_with(filled.flatten(0, 1))
+        log_joint = self.model._log_joint_of(filled.flatten(0, 1))
 
         def log_weight(latent: Tensor) -> Tensor:
             """log p(x, z) − log q(z | x) but for a constant, (C, N)."""

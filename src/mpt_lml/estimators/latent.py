@@ -13,12 +13,10 @@ from mpt_lml import grids
 from mpt_lml.checks import (
     Count,
     Data,
-    Interval,
     Within,
     check,
     checked,
     require_entries,
-    require_finite,
     require_memory,
 )
 from mpt_lml.models.vae import VAE, LatentVariableModel
@@ -35,7 +33,6 @@ Observed = Bool[Tensor, "... D"] | None
 """Observed coordinates of each datum, (N, D), or in one row for all; None stands for every coordinate."""
 
 
-@checked(finite=False)
 @dataclass(frozen=True, eq=False)
 class GaussianProposal:
     """N(mean, factor factorᵀ) of z for every datum: where to look for p(z | x).
@@ -50,12 +47,7 @@ class GaussianProposal:
 
     mean: Float[Tensor, "N K"]
     factor: Float[Tensor, "N K K"]
-    prior_share: Annotated[float, Interval("[0,1)")] = 0.0
-
-    def require_finite(self) -> None:
-        """Raise ``ValueError`` for a mean or a factor that is not finite."""
-        require_finite("the proposal's mean", self.mean.detach())
-        require_finite("the proposal's factor", self.factor.detach())
+    prior_share: float = 0.0
 
     @checked
     def sample(self, num_samples: Count, *, generator: torch.Generator) -> Float[Tensor, "S N K"]:
@@ -73,24 +65,8 @@ class GaussianProposal:
         return torch.where(is_from_prior[..., None], noise, z)
 
     def log_density(self, z: Float[Tensor, "... N K"]) -> Float[Tensor, "... N"]:
-        """Log-density of the mixture at ``z`` (..., N, K), nats, (..., N).
-
-        Raises:
-            ValueError: for a factor that is singular.
-        """
-        check(
-            ("mean", self.mean, Float[Tensor, "N K"]),
-            ("z", z, Float[Tensor, "... N K"]),
-            finite=False,
-        )
+        """Log-density of the mixture at ``z`` (..., N, K), nats, (..., N)."""
         log_volume = torch.linalg.slogdet(self.factor).logabsdet
-        require_entries(
-            "log |det| of the proposal's factor",
-            log_volume.detach(),
-            log_volume == -math.inf,
-            "finite",
-            "A singular factor is no square root of a covariance: there is no density.",
-        )
         white = torch.linalg.solve(self.factor, (z - self.mean)[..., None])[..., 0]
         constant = 0.5 * z.shape[-1] * LOG_2PI
         log_normal = -0.5 * white.square().sum(dim=-1) - constant - log_volume
@@ -102,35 +78,35 @@ class GaussianProposal:
         )
 
 
-ProposalRule = Callable[[LatentVariableModel, Tensor, Observed], GaussianProposal]
-"""Function (model, x (N, D), observed) -> the proposal for p(z | x_R)."""
+ProposalRule = Callable[[LatentVariableModel, Tensor], GaussianProposal]
+"""Function (model, x (N, D)) -> the proposal for p(z | x)."""
 
 
 # -- three rules for a proposal ---------------------------------------------------------------------
 
 
 @checked
-def from_prior(model: LatentVariableModel, x: Data, observed: Observed) -> GaussianProposal:
+def from_prior(model: LatentVariableModel, x: Data) -> GaussianProposal:
     """The prior N(0, I): knows nothing of x, and its weights have the largest variance.
 
     Args:
         model: one with a latent z.
         x: data, (N, D).
-        observed: not read; all rules take the same arguments.
 
     Returns:
         The same proposal for every datum.
 
-    >>> from_prior(BernoulliPCA(torch.ones(3, 2)), torch.ones(1, 3), None).mean
+    >>> from_prior(BernoulliPCA(torch.ones(3, 2)), torch.ones(1, 3)).mean
     tensor([[0., 0.]])
     """
-    _require_observed(x, observed)
     identity = torch.eye(model.latent_dim, dtype=x.dtype, device=x.device)
     return GaussianProposal(x.new_zeros(len(x), model.latent_dim), identity.expand(len(x), -1, -1))
 
 
 @checked
-def from_encoder(model: LatentVariableModel, x: Data, observed: Observed) -> GaussianProposal:
+def from_encoder(
+    model: LatentVariableModel, x: Data, observed: Observed = None
+) -> GaussianProposal:
     """q(z | x) of a ``VAE``; hidden coordinates are filled with the decoder's mean at z = 0.
 
     An encoder has never seen holes: what it says of a filled-in datum may be far from p(z | x_R) and
@@ -149,7 +125,7 @@ def from_encoder(model: LatentVariableModel, x: Data, observed: Observed) -> Gau
         ValueError: for an encoder that is not finite.
 
     >>> model = VAE(lambda x: (x, 0 * x), lambda z: z, num_features=2, latent_dim=2)
-    >>> from_encoder(model, torch.ones(1, 2), None).mean
+    >>> from_encoder(model, torch.ones(1, 2)).mean
     tensor([[1., 1.]])
     """
     _require_observed(x, observed)
@@ -171,7 +147,7 @@ _PRIOR_SHARE = 0.1
 
 
 @checked
-def at_mode(model: LatentVariableModel, x: Data, observed: Observed) -> GaussianProposal:
+def at_mode(model: LatentVariableModel, x: Data, observed: Observed = None) -> GaussianProposal:
     """The normal at the mode of p(z | x_R) with its curvature, 1.2 times as wide.
 
     A tenth of the draws come from the prior. The search starts at z = 0 or, where that is more
@@ -189,12 +165,12 @@ def at_mode(model: LatentVariableModel, x: Data, observed: Observed) -> Gaussian
         ValueError: for a decoder that answers NaN.
         RuntimeError: where no mode is found.
 
-    >>> at_mode(BernoulliPCA(torch.zeros(3, 2)), torch.ones(1, 3), None).mean
+    >>> at_mode(BernoulliPCA(torch.zeros(3, 2)), torch.ones(1, 3)).mean
     tensor([[0., 0.]])
     """
     _require_observed(x, observed)
-    start = _start_of_search(model, x, observed)
-    log_joint = model._log_joint_with(x, observed)
+    log_joint = model._log_joint_of(x, observed)
+    start = _start_of_search(model, x, observed, log_joint)
     mode, precision = grids.find_modes(log_joint, start, tolerance=1e-4, accepted=0.1)
     factor = torch.linalg.inv(torch.linalg.cholesky(precision)).mT
     return GaussianProposal(mode, _WIDER * factor, prior_share=_PRIOR_SHARE)
@@ -202,16 +178,19 @@ def at_mode(model: LatentVariableModel, x: Data, observed: Observed) -> Gaussian
 
 @torch.no_grad()
 def _start_of_search(
-    model: LatentVariableModel, x: Tensor, observed: Observed
+    model: LatentVariableModel,
+    x: Tensor,
+    observed: Observed,
+    log_joint: Callable[[Tensor], Tensor],
 ) -> Float[Tensor, "N K"]:
     """z = 0 or the encoder's mean, whichever is more probable."""
     origin = x.new_zeros(len(x), model.latent_dim)
-    log_joint_at_origin = model.log_joint(x, origin, observed)
+    log_joint_at_origin = log_joint(origin)
     require_decoded("log p(x, z) at z = 0", log_joint_at_origin)
     if not isinstance(model, VAE):
         return origin
     mean = from_encoder(model, x, observed).mean
-    is_better = model.log_joint(x, mean, observed) > log_joint_at_origin
+    is_better = log_joint(mean) > log_joint_at_origin
     return torch.where(is_better[:, None], mean, origin)
 
 
@@ -270,20 +249,13 @@ def log_weights(
         Nats, (S, N).
 
     Raises:
-        ValueError: for a proposal that is not finite, and for a decoder that answers NaN.
+        ValueError: for a decoder that answers NaN.
 
     >>> model, x = BernoulliPCA(torch.zeros(3, 2)), torch.ones(1, 3)
-    >>> log_weights(model, x, from_prior(model, x, None), 2, generator=torch.Generator()).exp()
+    >>> log_weights(model, x, from_prior(model, x), 2, generator=torch.Generator()).exp()
     tensor([[0.1250],
             [0.1250]])
     """
-    check(
-        ("x", x, Float[Tensor, "N D"]),
-        ("the proposal's mean", proposal.mean, Float[Tensor, "N K"]),
-        finite=False,
-        K=model.latent_dim,
-    )
-    proposal.require_finite()
     bytes_of_weights = 8 * num_samples * len(x)
     what = f"{num_samples} weights a datum"
     require_memory(what, bytes_of_weights, "fewer num_samples or data")
@@ -296,16 +268,14 @@ def log_weights(
     return torch.cat(parts)
 
 
-def log_mean_weight(log_weight: Float[Tensor, "S B"]) -> tuple[Tensor, Tensor]:
-    """Logarithm of the mean of S weights, nats, (B,), and its standard error by the delta method."""
+def mean_over_data(log_weight: Float[Tensor, "S N"]) -> Estimate:
+    """Mean over the data of log mean_s w_s, nats.
+
+    The error of each logarithm is that of the mean of S weights by the delta method; the data are
+    independent, so that the squares of these errors add up.
+    """
     value = log_weight.logsumexp(dim=0) - math.log(len(log_weight))
     _, error = mean_and_error((log_weight - value).exp())
-    return value, error
-
-
-def mean_over_data(log_weight: Float[Tensor, "S N"]) -> Estimate:
-    """Mean of log mean_s w_s, nats; its error adds up those of the data, which are independent."""
-    value, error = log_mean_weight(log_weight)
     is_lost = value == -math.inf
     if is_lost.any():
         row = int(is_lost.long().argmax())
@@ -344,13 +314,12 @@ def iwae(
         nothing about a bias.
 
     Raises:
-        ValueError: for an encoder or a proposal that is not finite, and a decoder that answers NaN.
+        ValueError: for an encoder that is not finite, and a decoder that answers NaN.
 
     >>> model, g = BernoulliPCA(torch.zeros(3, 2)), torch.Generator().manual_seed(0)
     >>> iwae(model, torch.ones(1, 3), 50, generator=g, proposal=from_prior)
     -2.0794 ± 0.0000 nats
     """
     with torch.no_grad():
-        q = proposal(model, x, None)
-        check(("proposal()", q, GaussianProposal))
+        q = proposal(model, x)
         return mean_over_data(log_weights(model, x, q, num_samples, generator=generator))

@@ -130,7 +130,7 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
         origin = wide_x.new_zeros(len(x), self.latent_dim)
         values = []
         for rows in chunks(len(x), bytes_of_a_datum, _BYTES_OF_A_CHUNK):
-            log_joint = wide._log_joint_with(wide_x[rows])
+            log_joint = wide._log_joint_of(wide_x[rows])
             values.append(grids.log_integral(log_joint, origin[rows], nodes_per_axis, extent))
         return torch.cat(values).to(x)
 
@@ -244,7 +244,7 @@ class GridConditional(TractableModel):
         bytes_of_a_datum = x.element_size() * len(self.grid) * self.num_features
         # About four arrays of that size are made; two of them are in use at a time.
         for rows in chunks(len(x), 2 * bytes_of_a_datum, _BYTES_OF_A_CHUNK):
-            factors = self.model.log_table(x[rows], nodes)
+            factors = self.model.log_factors_at_nodes(x[rows], nodes)
             _require_sums(factors.detach())
             yield factors
 

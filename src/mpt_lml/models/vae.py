@@ -1,6 +1,5 @@
 """Models with a latent z and a Bernoulli or Gaussian likelihood, and variational autoencoders."""
 
-import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -82,7 +81,7 @@ class LatentVariableModel(ABC):
         return log_likelihood(x, self._decoded(z), self.noise_variance)
 
     @checked(finite=False)
-    def log_table(
+    def log_factors_at_nodes(
         self, x: Float[Tensor, "N D"], nodes: Annotated[Float[Tensor, "G K"], require_finite]
     ) -> Float[Tensor, "G N D"]:
         """log p(x_d | z_g); every node is decoded once, whatever N.
@@ -139,38 +138,35 @@ class LatentVariableModel(ABC):
         return -0.5 * (z.square().sum(dim=-1) + self.latent_dim * LOG_2PI)
 
     @checked(finite=False)
-    def log_joint(
-        self,
-        x: Data,
-        z: Float[Tensor, "*S N K"],
-        observed: Bool[Tensor, "... D"] | None = None,
-    ) -> Float[Tensor, "*S N"]:
-        """log p(x_R, z) for every datum and its z.
+    def log_joint(self, x: Data, z: Float[Tensor, "*S N K"]) -> Float[Tensor, "*S N"]:
+        """log p(x, z) for every datum and its z.
 
         Args:
             x: data, (N, D).
             z: one for each datum, (..., N, K).
-            observed: R, of a shape that can be broadcast to (..., N, D), boolean; True means in R.
-                None: every coordinate.
 
         Returns:
             Nats, (..., N).
 
         Raises:
-            ValueError: for data that the model cannot have made, or shapes that do not fit.
+            ValueError: for data that the model cannot have made, or another number of them than of z.
         """
-        return self._log_joint_with(x, observed)(z)
+        return self._log_joint_of(x)(z)
 
-    def _log_joint_with(
-        self, x: Tensor, observed: Tensor | None = None
+    def _log_joint_of(
+        self, x: Float[Tensor, "N D"], observed: Bool[Tensor, "... D"] | None = None
     ) -> Callable[[Tensor], Tensor]:
-        """:meth:`log_joint` as a function of z, for searches and chains, whose data are checked once."""
+        """log p(x_R, z) as a function of z, for searches and chains, whose data are checked once.
+
+        Args:
+            x: data, (N, D).
+            observed: R of each datum, (N, D), or in one row for all; None: every coordinate.
+        """
 
         def log_joint(z: Tensor) -> Tensor:
             self._require_one_for_each(x, z)
             factors = log_likelihood(x, self._decoded(z), self.noise_variance)
             if observed is not None:
-                _require_broadcast("observed", observed, factors.shape)
                 factors = factors.where(observed, 0.0)
             return self._log_prior(z) + factors.sum(dim=-1)
 
@@ -193,17 +189,6 @@ def require_binary(x: Tensor) -> None:
     )
     if (x * (x - 1)).any():  # faster than two comparisons: this runs at every training step
         require_entries("x", x, (x != 0) & (x != 1), "0 or 1 for a Bernoulli likelihood", remedy)
-
-
-def _require_broadcast(name: str, value: Tensor, shape: torch.Size) -> None:
-    """Check that ``value`` can be broadcast to ``shape``."""
-    sizes = itertools.zip_longest(value.shape[::-1], shape[::-1], fillvalue=1)
-    for size, wanted in sizes:
-        if size not in (1, wanted):
-            raise ValueError(
-                f"{name} must have shape {tuple(shape)}, or 1 in some axes, got "
-                f"{tuple(value.shape)}."
-            )
 
 
 @final

@@ -43,7 +43,7 @@ POINTS = BERNOULLI.sample(3, generator=generator(1))
 def test_with_two_temperatures_annealing_is_importance_sampling_from_the_prior() -> None:
     """β = 0 and 1: the move comes after the only weight."""
     found = annealing.ais(BERNOULLI, POINTS, 50, 2, generator=generator(4))
-    z = latent.from_prior(BERNOULLI, POINTS, None).sample(50, generator=generator(4))
+    z = latent.from_prior(BERNOULLI, POINTS).sample(50, generator=generator(4))
     log_likelihood = BERNOULLI.log_factors(POINTS, z).sum(dim=-1)
     expected = (log_likelihood.logsumexp(dim=0) - math.log(50)).mean()
     assert found == pytest.approx(expected.item(), abs=1e-10)

@@ -27,4 +27,4 @@ def test_a_noise_variance_that_single_precision_rounds_to_0() -> None:
 @pytest.mark.bad_input
 def test_a_node_at_infinity() -> None:
     with pytest.raises(ValueError, match="^nodes must be finite"):
-        VAE(**MODEL).log_table(torch.ones(1, 3), torch.tensor([[math.inf]]))
+        VAE(**MODEL).log_factors_at_nodes(torch.ones(1, 3), torch.tensor([[math.inf]]))
