@@ -25,6 +25,7 @@ from mpt_lml.scores import OverOrders, over_orders
 from mpt_lml.verdicts import jackknife_error
 
 __all__ = [
+    "AdaptiveOrder",
     "MixtureBounds",
     "adaptive",
     "by_blocks",

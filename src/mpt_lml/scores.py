@@ -13,7 +13,7 @@ from torch import Tensor
 from mpt_lml.checks import Count, check, checked
 from mpt_lml.masks import each_masks_something
 
-__all__ = ["mask_score", "mean_by_size"]
+__all__ = ["OverOrders", "mask_score", "mean_by_size"]
 
 # Made once: to write an annotation takes as long as to check a small tensor.
 _LOG_CONDITIONAL = Float[Tensor, "... D"]
@@ -87,14 +87,22 @@ def mean_by_size(
 
 
 class OverOrders(NamedTuple):
-    """Log-probabilities of N data under all D! orders: their mean, variance, log of the mean
-    probability, lowest and highest; each (N,), in nats."""
+    """Statistics of log p_π(x) over all D! orders π, for N data (:func:`mpt_lml.orders.exact`).
 
-    mean: Tensor
-    variance: Tensor
-    log_mix: Tensor
-    lowest: Tensor
-    highest: Tensor
+    >>> model, x = HMM.cyclic(num_features=3), torch.zeros(1, 3).long()
+    >>> over = mpt_lml.orders.exact(model, x)  # one joint: all orders agree
+    >>> torch.allclose(over.lowest, over.highest)
+    True
+    """
+
+    mean: Float[Tensor, " N"]
+    """Mean log-probability, nats."""
+    variance: Float[Tensor, " N"]
+    """Variance of the log-probability, nats²."""
+    log_mix: Float[Tensor, " N"]
+    """Logarithm of the mean probability, nats."""
+    lowest: Float[Tensor, " N"]
+    highest: Float[Tensor, " N"]
 
 
 def over_orders(values: Float[Tensor, "subsets N D"], mask: Bool[Tensor, "P D"]) -> OverOrders:

@@ -26,7 +26,7 @@ from mpt_lml.models.base import ConditionalModel
 from mpt_lml.numerics import double, draw_categories
 from mpt_lml.orders import Ranks
 
-__all__ = ["bernstein", "nelbo", "sample", "schedule_derivative", "step_elbo"]
+__all__ = ["Draws", "bernstein", "nelbo", "sample", "schedule_derivative", "step_elbo"]
 
 Schedule = Callable[[Tensor], Tensor]
 """Function from times in [0, 1], of any shape, to mask rates."""
@@ -200,10 +200,16 @@ def step_elbo(
 
 
 class Draws(NamedTuple):
-    """Draws of x, and the log-probability of each along the order in which it was drawn."""
+    """Draws of x, and the log-probability of each along the order in which it was drawn.
+
+    >>> g, coins = torch.Generator().manual_seed(0), mpt_lml.JointTable(torch.full((2, 2), 0.25))
+    >>> sample(coins, torch.tensor([[0, 1]]), generator=g).log_probability.exp()
+    tensor([0.2500], dtype=torch.float64)
+    """
 
     x: Int[Tensor, "N D"]
-    log_probability: Float[Tensor, " N"]  # nats
+    log_probability: Float[Tensor, " N"]
+    """Nats."""
 
 
 @checked

@@ -307,6 +307,12 @@ class TestMixtureBoundsOnBothSides:
         assert abs(found.upper.log().item() - (-others - math.log(3))) < 1e-9
         assert found.is_heavy_tailed.item()
 
+    def test_two_orders_that_agree_are_not_heavy_tailed(self) -> None:
+        """Each has a half of the probability, and not more."""
+        half = torch.tensor([0.5, 0.5 + 2.0**-20], **f64)
+        bounds = orders.MixtureBounds(half, half, half, half, largest_share=half)
+        assert bounds.is_heavy_tailed.tolist() == [False, True]
+
 
 @pytest.mark.bad_input
 @pytest.mark.parametrize(
@@ -577,7 +583,7 @@ def test_refuses_values_that_the_model_has_not() -> None:
 @pytest.mark.bad_input
 def test_refuses_a_model_that_has_no_list_of_values() -> None:
     with pytest.raises(TypeError, match="JointTable has no list of values"):
-        orders.adaptive(random_table(2, 2), points(2, 2), orders.confidence)
+        orders.adaptive(random_table(2, 3), torch.zeros(1, 2).long(), orders.confidence)
 
 
 @pytest.mark.bad_input
