@@ -40,7 +40,7 @@ class JointTable(TractableModel):
 
     Raises:
         TypeError: for a tensor that is not floating point.
-        ValueError: for entries that are not positive, or do not sum to 1.
+        ValueError: for entries that are not positive, or do not sum to 1, and for D > 18.
 
     >>> table = JointTable(torch.tensor([[0.4, 0.1], [0.2, 0.3]]))
     >>> table.log_marginal(torch.tensor([[1, 0]])).exp()  # nats before exp
@@ -62,8 +62,14 @@ class JointTable(TractableModel):
             raise ValueError(
                 f"probabilities must sum to 1, got {total}. Divide by their sum.{hint}"
             )
+        num_features = probabilities.ndim
+        require_log_enumerable(
+            f"the subsets of D = {num_features} coordinates",
+            num_features * math.log(2.0),
+            "a model that is no table, such as HMM",
+        )
         self.log_table = double(probabilities).log()
-        self.num_features = probabilities.ndim
+        self.num_features = num_features
         if len(set(probabilities.shape)) == 1:
             self.num_values = probabilities.shape[0]
 
@@ -141,15 +147,7 @@ class JointTable(TractableModel):
 
     def _parts(self, x: Tensor) -> Iterator[slice]:
         """Rows of ``x`` whose :meth:`_subset_table` fits the memory; one part as a rule."""
-        num_subsets = 2**self.num_features
-        # Coordinates of a single value cost no cells, but each of them doubles the subsets.
-        if num_subsets > self.log_table.numel():
-            require_log_enumerable(
-                f"the subsets of D = {self.num_features} coordinates",
-                self.num_features * math.log(2.0),
-                "a table without coordinates of a single value",
-            )
-        largest = max(num_subsets, self.log_table.numel())
+        largest = max(2**self.num_features, self.log_table.numel())
         return chunks(len(x), 3 * 8 * largest, _SUBSET_TABLE_BYTES)
 
     def _subset_table(self, x: Int[Tensor, "N D"]) -> Float[Tensor, "N subsets"]:
