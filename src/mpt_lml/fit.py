@@ -297,6 +297,7 @@ def bfgs(
     num_steps = torch.zeros_like(run)
     inverse_hessian = _first_inverse_hessian(first, gradient, rounding)
     state = _QuasiNewton(run, first, first_value, gradient, inverse_hessian)
+    ended_at = []  # the runs that each step ends
     for number in range(max_steps):
         is_first = number == 0
         after = _line_search(state, evaluate, rounding, is_first)
@@ -304,17 +305,19 @@ def bfgs(
         ended = state.where(~rises)
         if is_first:
             ended = _with_curvature(ended, evaluate, rounding)
-        gained = ended.value - first_value[ended.run]
-        is_stationary = _is_stationary(ended, gained, rounding)
-        converged[ended.run] = is_stationary & _has_negative_curvature(
-            ended, gained, evaluate, rounding
-        )
+        ended_at.append(ended)
         state = after.where(rises)
         ends[state.run] = state.point
         values[state.run] = state.value
         num_steps[state.run] += 1
         if not rises.any():
             break
+    ended = _QuasiNewton(*(torch.cat(parts) for parts in zip(*ended_at, strict=True)))
+    gained = ended.value - first_value[ended.run]
+    is_stationary = _is_stationary(ended, gained, rounding)
+    converged[ended.run] = is_stationary & _has_negative_curvature(
+        ended, gained, evaluate, rounding
+    )
     return Maxima(ends.unflatten(1, start.shape[1:]), values, converged, num_steps)
 
 

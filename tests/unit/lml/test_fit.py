@@ -581,3 +581,18 @@ def test_a_maximum_at_zero_is_one_where_it_starts() -> None:
     """No length of the point says how far its differences of gradients have to reach."""
     found = fit.bfgs(torch.zeros(1, 2, dtype=torch.float64), lambda w: -w.square().sum(dim=1))
     assert found.converged.all() and found.num_steps.tolist() == [0]
+
+
+def test_runs_that_end_after_different_steps_are_judged_together() -> None:
+    sizes = []
+
+    def bowl(w: torch.Tensor) -> torch.Tensor:
+        sizes.append(len(w))
+        return -(w - 1.0).square().sum(dim=1)
+
+    start = torch.tensor([[1.0, 1.0], [1.5, 1.0], [9.0, 5.0]], dtype=torch.float64)
+    top = fit.bfgs(start, bowl)
+    assert len(set(top.num_steps.tolist())) > 1
+    assert top.converged.all()
+    # Two gradients for each of the two numbers of a point, and a look to either side.
+    assert sizes[-6:] == [3] * 6
