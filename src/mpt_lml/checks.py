@@ -32,7 +32,8 @@ refusal, and so is the ``hint`` of ``Interval``.
 Data and floating-point tensors of one call have to be on one device, that of the model where it says
 one (``data_device``). Masks, orders and other indices follow them, and so do numbers without axes:
 they are moved there before the function is called. Generators are on the CPU, so that draws are the
-same on every device.
+same on every device. What follows no argument is made on the CPU, too, whatever the default device of
+``torch.set_default_device`` is: inside a checked function that is the CPU.
 
 Validation always runs, also where one public function calls another: it takes some microseconds. Where
 an inner loop would feel it, other modules call a body with an underscore, such as ``_mask_score``,
@@ -166,8 +167,7 @@ def _checked_function(function: Callable, finite: bool, owner: type | None) -> C
         # At the first call: annotations may name classes that are defined further down.
         return _rules_of(function, owner)
 
-    @functools.wraps(function)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
+    def checked_call(*args: Any, **kwargs: Any) -> Any:
         if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
             raise RuntimeError(
                 f"{_name_of(function)} must not be called under torch.autocast, which rounds products to "
@@ -196,6 +196,13 @@ def _checked_function(function: Callable, finite: bool, owner: type | None) -> C
                     "fewer at a time."
                 ) from error
             raise
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        if torch.empty(0).device.type == "cpu":
+            return checked_call(*args, **kwargs)
+        with torch.device("cpu"):  # and not the device of torch.set_default_device
+            return checked_call(*args, **kwargs)
 
     return wrapper
 

@@ -133,13 +133,13 @@ def trapezoid_weights(sizes: Any, num_features: int) -> Tensor:
     All are 1 where every size is there.
     """
     if len(sizes) == num_features:
-        return torch.ones(num_features, dtype=torch.float64)
+        return torch.ones(num_features, dtype=torch.float64, device="cpu")
     if isinstance(sizes, Tensor):
         sizes = sizes.tolist()
     every_size = np.arange(1, num_features + 1)
     # The sum is linear in the scores: the weight of one is the sum where it alone is 1.
     weights = [np.interp(every_size, sizes, one).sum() for one in np.eye(len(sizes))]
-    return torch.tensor(weights).double()
+    return torch.tensor(weights, dtype=torch.float64, device="cpu")
 
 
 @checked(finite=False)

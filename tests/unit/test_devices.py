@@ -2,7 +2,7 @@
 
 Masks, orders and other indices follow the data. Data elsewhere than the model are refused, by a model
 that is a network they are taken from anywhere. Answers are where the data are, and have the numbers
-that they have on the CPU.
+that they have on the CPU. A default device (``torch.set_default_device``) changes neither.
 """
 
 from __future__ import annotations
@@ -120,8 +120,14 @@ ALLOWED = {"rtol": 1e-4, "atol": 1e-5} if torch.cuda.is_available() else {}
 
 @functools.cache
 def answer_here(number: int) -> list[Tensor]:
-    """All tensors of the answer of a call on the CPU."""
-    return tensors_in(run(CALLS[number], lambda name: HERE))
+    """All tensors of the answer of a call on the CPU, whatever the default device is.
+
+    The answer with which it is compared is made while that is the CPU.
+    """
+    with torch.device("meta"):
+        answer = tensors_in(run(CALLS[number], lambda name: HERE))
+    assert {tensor.device for tensor in answer} <= {HERE}
+    return answer
 
 
 def devices_of_answer(call: Call, device_of: Callable[[str], torch.device]) -> set[torch.device]:

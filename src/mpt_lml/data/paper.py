@@ -76,7 +76,7 @@ def published_curves() -> dict[str, Float[Tensor, " R"]]:
     verified(path, _SHA256, content="\n".join(lines).encode())
     table = np.genfromtxt(lines, delimiter=",", names=True)
     return {
-        f"{kind}/{name}": torch.tensor(table[f"{name}_{kind}"])
+        f"{kind}/{name}": torch.from_numpy(table[f"{name}_{kind}"].copy())
         for kind in ("random", "pretrained")
         for name in ("ax", "cola", "qnli", "mrpc", "sst2")
     }

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from transformers import ViTMAEForPreTraining
 
 IMAGENET = {
-    "pixel_mean": torch.tensor([0.485, 0.456, 0.406]),
-    "pixel_scale": torch.tensor([0.229, 0.224, 0.225]),
+    "pixel_mean": torch.tensor([0.485, 0.456, 0.406], device="cpu"),
+    "pixel_scale": torch.tensor([0.229, 0.224, 0.225], device="cpu"),
 }
 """The units of ``facebook/vit-mae-base``, of the three channels, from its preprocessor."""
 _BATCH = 512
@@ -422,7 +422,7 @@ class ViTMAE(ConditionalModel):
             tensor = value.detach().cpu().double()  # Apple's GPUs have no double precision
         else:
             require_number(name, value, "[-inf,inf]~")
-            tensor = torch.tensor(value, dtype=torch.float64)
+            tensor = torch.tensor(value, dtype=torch.float64, device="cpu")
         if tensor.shape not in ((), *shapes) or not tensor.isfinite().all():
             got = f"shape {tuple(tensor.shape)}" if tensor.ndim else value
             raise ValueError(f"{name} must be finite, one or one for each {owners}, got {got}.")

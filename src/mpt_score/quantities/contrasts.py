@@ -230,7 +230,7 @@ def students_interval(
     """
     from scipy import stats
 
-    reach = torch.tensor(stats.t.ppf(0.975, degrees.numpy())) * error
+    reach = torch.from_numpy(stats.t.ppf(0.975, degrees.numpy())) * error
     return torch.stack([value - reach, value + reach], dim=1)
 
 
