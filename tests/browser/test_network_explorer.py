@@ -439,19 +439,6 @@ def test_it_is_small() -> None:
     assert size + len(emitted().encode()) < LARGEST
 
 
-def test_the_weights_are_asked_for_near_the_explorer_only(browser, address: str) -> None:
-    page = browser.new_page(viewport=DESKTOP)
-    asked = []
-    page.on("request", lambda request: asked.append(request.url))
-    page.goto(f"{address}/book/{CHAPTER}.html", wait_until="load")
-    page.wait_for_timeout(500)
-    assert not [url for url in asked if WEIGHTS in url]
-    page.locator(EXPLORER).scroll_into_view_if_needed()
-    page.locator(f"{EXPLORER}[data-ready=true]").wait_for()
-    assert len([url for url in asked if WEIGHTS in url]) == 1
-    page.close()
-
-
 def test_it_works_from_a_folder(browser, address: str) -> None:
     assert (SITE / "_static" / WEIGHTS).read_text(encoding="utf-8") == weights_script()
     visit = Visit(browser, Path(SITE, "book", f"{CHAPTER}.html").as_uri(), viewport=DESKTOP)

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from book_layout import Book
 from chromium import SITE, served
+from first_visits import PAGES as FIRST_VISITS
+from first_visits import costs
 from playwright.sync_api import Error
 from visits import Visit, barriers, beside_the_window, change, load_axe, stand_still
 
@@ -210,9 +212,12 @@ def test_a_page_is_typeset_offline_fits_a_phone_and_has_no_barrier(
     browser, address: str, docname: str
 ) -> None:
     """One visit, since loading and typesetting take longest: a phone, paper, then as wide as a desk."""
-    visit = Visit(browser, f"{address}/{docname}.html", viewport=PHONE)
+    is_first = docname in FIRST_VISITS
+    visit = Visit(browser, f"{address}/{docname}.html", viewport=PHONE, first=is_first)
     page = visit.page
     faults = on_a_phone(visit, docname)
+    if is_first:
+        faults |= costs(visit)
     if docname in PRINTED:
         change(page, viewport=A4, media="print")
         faults["code cut on paper"] = page.evaluate(CUT_CODE)
@@ -242,8 +247,9 @@ def test_a_page_works_from_a_folder(browser, address: str, docname: str) -> None
 
 @pytest.fixture(scope="module")
 def first_chapter(browser, address: str) -> Iterator[Visit]:
-    """A visit that its tests share, one after the other."""
-    visit = Visit(browser, f"{address}/{CHAPTERS[0]}.html", viewport=DESKTOP)
+    """A visit in the dark that its tests share, one after the other."""
+    where = f"{address}/{CHAPTERS[0]}.html"
+    visit = Visit(browser, where, color_scheme="dark", viewport=DESKTOP)
     visit.settle()
     yield visit
     visit.close()
@@ -294,14 +300,13 @@ def test_the_policy_blocks_what_was_not_built(first_chapter: Visit, script: str)
     first_chapter.errors.clear()
 
 
-@pytest.mark.parametrize("docname", CHAPTERS[:1])
-def test_dark_mode_is_dark_and_readable(browser, address: str, docname: str) -> None:
-    visit = Visit(browser, f"{address}/{docname}.html", color_scheme="dark", viewport=DESKTOP)
-    page = visit.settle()
+@pytest.mark.xdist_group("first chapter")
+def test_dark_mode_is_dark_and_readable(first_chapter: Visit) -> None:
+    """The last test of this visit: of the page is left what axe needs."""
+    page = first_chapter.page
     assert brightness(page) < 200
     assert page.evaluate(NOT_SHOWN) == []
     assert serious(page) == []
-    visit.close()
 
 
 def test_a_link_to_an_equation_shows_a_preview(browser, address: str) -> None:

@@ -135,7 +135,8 @@ class Visit:
     """A page with what went wrong while it was shown; nothing of an earlier visit is on it.
 
     A closed visit's page is taken again: scripts that it has compiled once, MathJax most of all,
-    stay compiled, which is half of the time that a chapter takes.
+    stay compiled, which is half of the time that a chapter takes. A ``first`` visit has a page of its
+    own, for which a browser has nothing kept.
     """
 
     idle: ClassVar[dict[tuple, list[Page]]] = {}
@@ -148,20 +149,25 @@ class Visit:
         viewport: ViewportSize,
         color_scheme: str = "light",
         reduced_motion: str = "no-preference",
+        first: bool = False,
         **context: object,
     ) -> None:
         self.host = urlsplit(address).netloc
+        self.is_first = first
         self.waiting = self.idle.setdefault((browser, self.host, *sorted(context.items())), [])
-        self.page = self.waiting.pop() if self.waiting else self.fresh(browser, context)
+        is_taken_again = self.waiting and not first
+        self.page = self.waiting.pop() if is_taken_again else self.fresh(browser, context)
         self.page.set_viewport_size(viewport)
         looks = {"color_scheme": color_scheme, "reduced_motion": reduced_motion}
         self.page.emulate_media(media="screen", **looks)
         self.outside: list[str] = []
         self.errors: list[str] = []
+        self.finished: list[Request] = []  # what was loaded, without what stands in its address
         self.listeners = {
             "console": self.heard,
             "pageerror": lambda error: self.errors.append(str(error)),
             "request": self.asked,
+            "requestfinished": self.loaded,
             "requestfailed": lambda request: self.errors.append(f"failed: {request.url}"),
         }
         for event, listener in self.listeners.items():
@@ -173,6 +179,7 @@ class Visit:
         page = browser.new_context(**context).new_page()
         page.set_default_timeout(120_000)  # beside busy processes; in quiet a page takes 2 s
         page.add_init_script("try { localStorage.clear(); sessionStorage.clear() } catch {}")
+        page.add_init_script(f"({MEASURE_SHIFTS})()")
         return page
 
     def heard(self, message: ConsoleMessage) -> None:
@@ -183,6 +190,10 @@ class Visit:
         parts = urlsplit(request.url)
         if parts.netloc != self.host and parts.scheme not in ("data", "blob"):
             self.outside.append(request.url)  # it fails: chromium.py knows no way out
+
+    def loaded(self, request: Request) -> None:
+        if not request.url.startswith("data:"):
+            self.finished.append(request)
 
     def settle(self) -> Page:
         """Wait until every equation is typeset and the page stands still."""
@@ -196,6 +207,9 @@ class Visit:
     def close(self) -> None:
         for event, listener in self.listeners.items():
             self.page.remove_listener(event, listener)
+        if self.is_first:
+            self.page.context.close()
+            return
         self.page.goto("about:blank")
         self.waiting.append(self.page)
 
