@@ -4,7 +4,9 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
-VENV  := .venv
+# An active conda environment that environment.yml made is taken as it is. Else there is a .venv.
+CONDA := $(if $(CONDA_PREFIX),$(wildcard $(CONDA_PREFIX)/lib/python3*/site-packages/mpt_lml-*.dist-info))
+VENV  := $(if $(CONDA),$(CONDA_PREFIX),.venv)
 BIN   := $(VENV)/bin
 STAMP := $(VENV)/.installed
 BUILD := _build
@@ -39,12 +41,19 @@ help: ## what each target does
 
 # pip 26 finds the pinned set in half of the time that the pip of Python 3.11 takes. Most of what is
 # installed is never imported, and Python compiles what is: without compiling, half of the time again.
-PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
-INSTALL = $(PIP_INSTALL) --require-hashes -r .ci/pins/pip.txt; \
-  $(PIP_INSTALL) -c constraints.txt --build-constraint constraints.txt -e ".[book,score]"
+# pip shows what it does, but in a log.
+PIP_INSTALL = $(BIN)/python -m pip install $(if $(CI),--quiet) --disable-pip-version-check --no-compile
+NO_NETWORK = { echo "make: the packages could not be installed, for the reason that pip gives above. This step needs a network, once: name a proxy in HTTPS_PROXY, or a mirror of the package index in PIP_INDEX_URL." >&2; exit 1; }
+INSTALL = $(PIP_INSTALL) --require-hashes -r .ci/pins/pip.txt && \
+  $(PIP_INSTALL) -c constraints.txt --build-constraint constraints.txt -e ".[book,score]" || $(NO_NETWORK)
 
 env: $(STAMP) ## .venv with the pinned dependencies (a second call is instant)
 
+ifneq ($(CONDA),)
+$(STAMP): pyproject.toml
+	@$(BIN)/python book/_tools/has_packages.py
+	@touch $(STAMP)
+else
 $(STAMP): constraints.txt pyproject.toml .ci/pins/pip.txt
 	@python=""; \
 	for candidate in $${PYTHON:-} python3.11 python3; do \
@@ -57,14 +66,16 @@ $(STAMP): constraints.txt pyproject.toml .ci/pins/pip.txt
 	  exit 1; fi; \
 	if ! $(BIN)/python -c 'import sys; raise SystemExit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \
 	  rm -rf $(VENV); "$$python" -m venv $(VENV); fi
+	@echo "Installing the pinned packages into $(VENV): 0.45 GB to download, or about 3 GB where PyTorch brings CUDA."
 	@$(call timed,installation,$(INSTALL))
 	@touch $(STAMP)
+endif
 
 # Tools of one command, a group in pyproject.toml.
 CHECKERS := $(VENV)/.installed-check
 BROWSER_TOOLS := $(VENV)/.installed-browser
 $(VENV)/.installed-%: $(STAMP)
-	$(PIP_INSTALL) -c constraints.txt --group $*
+	@$(PIP_INSTALL) -c constraints.txt --group $* || $(NO_NETWORK)
 	@touch $@
 
 # Where there is no Chromium, its tests say so. In CI that is a fault.
@@ -72,6 +83,7 @@ CHROMIUM := $(or $(MPT_LML_CHROMIUM),$(shell command -v chromium chromium-browse
 IN_BROWSER := $(if $(CHROMIUM)$(filter true,$(CI)),$(BROWSER_TOOLS))
 
 book: $(STAMP) ## execute every chapter, build the HTML into _build/html
+	@test -f $(HOME_PAGE) || echo "The first build executes every chapter and then writes the pages: two minutes on two quiet cores."
 	env -u MPT_LML_DATA $(BIN)/python book/_tools/build_site.py
 	@$(TELL_PHASES)
 
@@ -136,7 +148,7 @@ colab: $(STAMP) ## one chapter in an empty environment, as Colab runs it (MPT_LM
 	$(BIN)/python -m pytest -q tests/book/test_colab.py
 
 peers: $(STAMP) ## the numbers of lm-evaluation-harness, minicons and evaluate, beside .venv
-	bash .ci/peers borrowed
+	VENV=$(VENV) bash .ci/peers borrowed
 
 release: $(CHECKERS) ## wheel and sdist in dist/, by pinned tools, tried in an empty environment
 	rm -rf dist
