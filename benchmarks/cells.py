@@ -21,9 +21,11 @@ NUMBER = re.compile(r"[-−]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 AGREES = re.compile(
     r"Compared with the record: .*\nLargest difference .*: agrees with the record\.\n"
 )
-COMPARED = re.compile(r"Compared with the record: .*")
-# Cells that choose the settings of a training, and train.
-TRAINS = re.compile(r"^from mpt_\w+\.trainings|^settings = replace\(", re.MULTILINE)
+COMPARED = re.compile(r"Largest difference .* allowed\)")
+# Cells that choose the settings of a training, and train. What the settings of a record are called.
+TRAINS = re.compile(r"^settings = replace\(", re.MULTILINE)
+FULL = "FULL"
+NUMBERS_OF_STEPS = ("num_steps", "num_epochs", "steps")
 REASON = re.compile(r"not run here \([^)]*\)")
 # Those that train ask for data on a GPU only, and say how to get what is missing, line by line.
 NO_DATA = re.compile(r"(?:No MNIST here|The (?:books|images) are not here).*\n(?:  \d\. .*\n)*")
@@ -40,8 +42,9 @@ class CellRun:
     title: str
     seconds: float
     fault: str  # empty where the outputs are the stored ones
-    trains: bool = False  # at settings that it chooses
-    other_settings: bool = False  # compares a training with another record than the stored output
+    num_steps: int = 0  # of the training, in a cell that trains at settings which it chooses
+    num_full_steps: int = 0  # that the record's training has
+    compared: str = ""  # how far a training is from its record, if it says so
 
 
 def run_code(source: str, names: dict[str, Any]) -> str:
@@ -77,8 +80,12 @@ def run_notebook(path: Path) -> Iterator[CellRun]:
             raised = error
             fault = f"{type(error).__name__}: {error}"
         seconds = time.perf_counter() - start
-        trains = TRAINS.search(source) is not None
-        yield CellRun(number, title, seconds, fault, trains, other_settings(printed, cell))
+        num_steps, num_full_steps = 0, 0
+        if raised is None and TRAINS.search(source):
+            num_steps = number_of_steps(names["settings"])
+            num_full_steps = number_of_steps(names[FULL])
+        compared = "; ".join(COMPARED.findall(printed))
+        yield CellRun(number, title, seconds, fault, num_steps, num_full_steps, compared)
         if raised is not None:
             return
 
@@ -109,9 +116,10 @@ def stored_text(cell: dict[str, Any]) -> str:
     return text
 
 
-def other_settings(printed: str, cell: dict[str, Any]) -> bool:
-    """Has a training taken the settings that it has on a GPU, and not those of the stored output?"""
-    return not set(COMPARED.findall(printed)) <= set(COMPARED.findall(stored_text(cell)))
+def number_of_steps(settings: Any) -> int:
+    """How many steps a training takes, by whatever name its settings call them."""
+    (name,) = (each for each in NUMBERS_OF_STEPS if hasattr(settings, each))
+    return getattr(settings, name)
 
 
 def difference(printed: str, stored: str) -> str:

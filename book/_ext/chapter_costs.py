@@ -2,7 +2,8 @@
 
 Those of the build are myst-nb's, which has them all once all pages have been read: so sentences and
 table are made when the page is written. Those of a GPU are in ``benchmarks/gpu.json``, which
-``.ci/gpu`` writes. The sentences above the table say of which card they are, or that there are none.
+``.ci/gpu`` writes. The sentences above the table say of which card they are, or that there are none, and
+then there is no column for them.
 """
 
 import json
@@ -42,15 +43,13 @@ SCHEMA = {
         },
     },
 }
-NOT_MEASURED = (
-    "No GPU has been timed yet, so that its column is empty: on a machine with one, "
-    f"`bash .ci/gpu --json {RECORD}` fills it."
-)
+COMMAND = f"bash .ci/gpu --json {RECORD}"
+NOT_MEASURED = f"No GPU has been timed yet. On a machine with one, `{COMMAND}` adds its column."
 MEASURED = (
     "GPU: {card}, PyTorch {torch}, {date}, commit `{commit}`. There `bash .ci/gpu` ran several chapters "
     "at a time, with PyTorch already imported. Only the cell “Train it yourself” used the GPU. Where it "
-    "trained at its full settings, its seconds stand after a plus. Where its data were missing, it took "
-    "the tiny settings, as on a CPU."
+    "trained at its full settings, its seconds stand after a plus. Where its data were missing, it did "
+    "not train in full."
 )
 
 
@@ -90,9 +89,9 @@ def on_cpu(executed: dict[str, Any] | None) -> str:
     return f"{executed['runtime']:.0f}"
 
 
-def on_gpu(record: dict[str, Any] | None, name: str) -> str:
+def on_gpu(record: dict[str, Any], name: str) -> str:
     """Seconds, those of a full training apart; for what has not passed, what happened."""
-    row = record and record["chapters"].get(name)
+    row = record["chapters"].get(name)
     if not row:
         return "–"
     if row["status"] != "passed":
@@ -101,6 +100,16 @@ def on_gpu(record: dict[str, Any] | None, name: str) -> str:
     if row["training"] is None:
         return f"{row['seconds']:.0f}"
     return f"{row['seconds'] - row['training']:.0f} + {row['training']:.0f}"
+
+
+def seconds(
+    executed: dict[str, Any] | None, record: dict[str, Any] | None, name: str
+) -> dict[str, str]:
+    """What a chapter's row says, by column."""
+    columns = {"CPU,\u00a0s": on_cpu(executed)}
+    if record is not None:
+        columns["GPU,\u00a0s"] = on_gpu(record, name)
+    return columns
 
 
 class ChapterCosts(SphinxDirective):
@@ -124,13 +133,8 @@ class FillChapterCosts(SphinxPostTransform):
             rows = []
             for page in Book(Path(self.app.srcdir)).chapters:
                 executed = NbMetadataCollector.get_exec_data(self.env, page.docname)
-                rows.append(
-                    {
-                        "Chapter": self.link(page.docname, str(page.number)),
-                        "CPU,\u00a0s": on_cpu(executed),
-                        "GPU,\u00a0s": on_gpu(record, page.name),
-                    }
-                )
+                chapter = {"Chapter": self.link(page.docname, str(page.number))}
+                rows.append(chapter | seconds(executed, record, page.name))
             place.replace_self([says, make_table(rows, "chapter-costs")])
 
     def link(self, docname: str, number: str) -> nodes.paragraph:

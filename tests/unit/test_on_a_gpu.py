@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from experiments import experiment
 from mpt_lml.data import DataNotFoundError, images
 from mpt_lml.data.sources import DATA_VARIABLE
 from mpt_lml.recorded import Finding, Outcome
@@ -22,7 +23,7 @@ from mpt_lml.recorded import Finding, Outcome
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import on_a_gpu
 from cells import CellRun, run_notebook
-from on_a_gpu import FAILED, MEASURED, NOT_REACHED, PASSED, Row
+from on_a_gpu import FAILED, MEASURED, NOT_IN_FULL, NOT_REACHED, PASSED, Row
 
 ROOT = Path(__file__).parents[2]
 
@@ -104,25 +105,52 @@ class TestNotebook:
         )
         assert faults == ["", ""]
 
-    def test_a_training_at_other_settings_is_timed(self, tmp_path: Path, monkeypatch) -> None:
+    def test_a_training_has_passed_if_it_took_all_its_steps(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Its seconds are those of the cell that trains, not of the comparison."""
         monkeypatch.setattr(on_a_gpu, "ROOT", tmp_path)
         book = tmp_path / "book"
         book.mkdir()
+        settings = (
+            "from dataclasses import dataclass, replace\n@dataclass\nclass Settings:\n    {}: int\n"
+        )
         said = (
-            "Compared with the record: {} steps.\nLargest difference 0: agrees with the record.\n"
+            "Compared with the record: steps.\n"
+            "Largest difference 0.1 nats (0.2 allowed): agrees with the record.\n"
         )
 
-        def chapter(steps: int) -> Row:
-            train = code("replace = dict\nsettings = replace(num_steps=2)")
-            compare = code(f"print({said.format(steps)!r}, end='')", printed(said.format(30)))
-            faults_of(book, train, compare)
+        def chapter(num_steps: int, name: str) -> Row:
+            define = code(settings.format(name) + "FULL = Settings(3000)")
+            train = code(f"settings = replace(FULL, {name}={num_steps})")
+            compare = code(f"print({said!r}, end='')" if num_steps == 3000 else "")
+            faults_of(book, define, train, compare)
             return on_a_gpu.run_chapter("99-sample")
 
-        assert chapter(30).training is None
-        full = chapter(3000)
-        assert full.status == PASSED
-        assert full.training == full.cells[0].seconds
+        for name in ("num_steps", "num_epochs", "steps"):
+            short = chapter(30, name)
+            assert short.status == NOT_IN_FULL
+            assert short.training is None
+            assert "30 of 3000 steps" in short.note
+            full = chapter(3000, name)
+            assert full.status == PASSED
+            assert full.training == full.cells[1].seconds
+            assert full.step_milliseconds == pytest.approx(full.training / 3)
+            assert full.note.endswith("; Largest difference 0.1 nats (0.2 allowed)")
+
+    def test_a_training_that_is_wrong_has_failed(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Though it is short, too."""
+        monkeypatch.setattr(on_a_gpu, "ROOT", tmp_path)
+        book = tmp_path / "book"
+        book.mkdir()
+        define = code("from types import SimpleNamespace as Settings\nFULL = Settings(steps=2)")
+        train = code("replace = Settings\nsettings = replace(steps=1)\nprint(1)", printed("2\n"))
+        faults_of(book, define, train)
+        row = on_a_gpu.run_chapter("99-sample")
+        assert row.status == FAILED
+        assert row.note.startswith("cell 1 ")
 
     def test_a_wrong_output_is_seen(self, tmp_path: Path) -> None:
         number, right, text, less, glued = faults_of(
@@ -193,6 +221,61 @@ def test_a_run_that_differs_on_another_device_has_failed(monkeypatch: pytest.Mon
     assert row.note == "relative difference 9.9e-03 (allowed: 0.001) in finding gap"
     # Small differences of networks after training move more.
     assert on_a_gpu.compare_devices("cuda", "text-rates").status == PASSED
+
+
+# -- trainings ----------------------------------------------------------------------------------------
+
+
+class Training:
+    """A stand-in for an experiment that takes four steps of a hundredth of a second."""
+
+    gpu = True
+    resumable = False
+
+    def __init__(self, outcome: Outcome) -> None:
+        self.outcome = outcome
+
+    def preset(self, preset: str) -> Training:
+        return self
+
+    def run(self, context: experiment.RunContext) -> Outcome:
+        for _ in context.progress(range(4), "a network, step"):
+            time.sleep(0.01)
+        for _ in context.progress(range(2), "LML of seed"):
+            time.sleep(0.1)
+        return self.outcome
+
+
+@pytest.mark.parametrize(
+    ("preset", "outcome", "status"),
+    [
+        ("paper", with_array("few", 2), PASSED),
+        ("paper", with_array("few", 1, 1), FAILED),
+        ("quick", with_array("few", 2), NOT_IN_FULL),
+        ("quick", with_array("few", 1, 1), NOT_IN_FULL),
+    ],
+)
+def test_a_training_is_timed_and_set_beside_its_record(
+    preset: str, outcome: Outcome, status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(on_a_gpu.experiment, "find", lambda name: Training(outcome))
+    monkeypatch.setattr(
+        on_a_gpu.experiment,
+        "context_for",
+        lambda chosen, device, progress: experiment.RunContext(progress=progress),
+    )
+    monkeypatch.setattr(on_a_gpu.mpt_lml, "load", lambda name: BASE)
+    row = on_a_gpu.train_again("cpu", preset, "known-language")
+    assert row.status == status
+    assert row.step_milliseconds is not None
+    assert 10 <= row.step_milliseconds < 1000 * row.seconds / 4 - 10
+    assert row.note.startswith("4 steps, ")
+    assert row.note.endswith(" array few")
+
+
+def test_trainings_are_experiments_that_use_a_gpu() -> None:
+    for name in on_a_gpu.TRAININGS:
+        assert on_a_gpu.experiment.find(name).gpu
 
 
 # -- the scorer ---------------------------------------------------------------------------------------
