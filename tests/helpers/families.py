@@ -25,6 +25,7 @@ BERTS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 ROBERTAS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 MPNETS = ("<s>", "<pad>", "</s>", "[UNK]", "<mask>")
 ESMS = ("<cls>", "<pad>", "<eos>", "<unk>", "<mask>")
+NAMES = frozenset(dir(transformers))  # those of modules that are not imported yet, too
 SMALL = {
     "hidden_size": 16,
     "num_hidden_layers": 2,
@@ -46,8 +47,13 @@ class Family:
 
     @property
     def network_class(self) -> Any:
-        """None where this version of ``transformers`` has none of that name."""
-        return getattr(transformers, f"{self.kind}{self.head}", None)
+        """Asking for it imports its module."""
+        return getattr(transformers, f"{self.kind}{self.head}")
+
+    @property
+    def is_known(self) -> bool:
+        """Whether this version of ``transformers`` has a network of that name."""
+        return f"{self.kind}{self.head}" in NAMES
 
     def config(self) -> Any:
         pad, mask = (self.special.index(each) for each in (self.pad, self.mask))

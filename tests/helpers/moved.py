@@ -41,6 +41,13 @@ def attributes(value: Any) -> dict[str, Any]:
     return found
 
 
+def has_tensors(value: Any) -> bool:
+    """Whether a move would copy a tensor; networks, which take longest to copy, are not copied."""
+    count = _Count(torch.device("cpu"))
+    count(value)
+    return count.num_tensors > 0
+
+
 class Move:
     """A copy of a value with all tensors in it on ``device``; of a generator with its own state.
 
@@ -110,3 +117,11 @@ class Move:
         for name, attribute in attributes(value).items():
             object.__setattr__(moved, name, self(attribute))
         return moved
+
+
+class _Count(Move):
+    """A move that only counts the tensors of networks."""
+
+    def _copy_of_network(self, network: torch.nn.Module) -> torch.nn.Module:
+        self.num_tensors += len(list(network.parameters()))
+        return network

@@ -20,7 +20,7 @@ import valid_calls
 import valid_calls_networks
 from jaxtyping import AbstractArray
 from models import generator
-from moved import PACKAGES, Move, attributes, other_device, package_of
+from moved import PACKAGES, Move, attributes, has_tensors, other_device, package_of
 from other_device import DEVICE, MPS, OtherDevice
 from test_valid_calls import alternatives_of, annotations_of, name_of
 from torch import Tensor
@@ -58,12 +58,6 @@ def run(call: Call, device_of: Callable[[str], torch.device], *, in_single: bool
     if isinstance(function, types.MethodType):
         function = move_to(device_of("self"))(function)
     return function(**arguments)
-
-
-def has_tensors(value: Any) -> bool:
-    move = Move(HERE)
-    move(value)
-    return move.num_tensors > 0
 
 
 def is_index(call: Call, name: str) -> bool:
@@ -159,10 +153,13 @@ def test_indices_alone_here(call: Call) -> None:
         assert devices <= {DEVICE}
 
 
+DATA_OF_CALLS = [(call, data_of(call)) for call in CALLS]
+
+
 @pytest.mark.bad_input
 @pytest.mark.parametrize(
     ("call", "name"),
-    [(call, name) for call in CALLS if len(data_of(call)) > 1 for name in data_of(call)],
+    [(call, name) for call, names in DATA_OF_CALLS if len(names) > 1 for name in names],
     ids=lambda value: name_of(value) if isinstance(value, Call) else value,
 )
 def test_data_elsewhere_than_the_model(call: Call, name: str) -> None:

@@ -22,11 +22,7 @@ from models import generator
 import mpt_score
 from mpt_score import Design, Scorer
 
-KNOWN = {
-    name: family
-    for name, family in (FAMILIES | MORE_FAMILIES).items()
-    if family.network_class is not None
-}
+KNOWN = {name: family for name, family in (FAMILIES | MORE_FAMILIES).items() if family.is_known}
 # At the length for which they are published: relative and windowed attention, several ways to count.
 SPARSE = {"attention_type": "block_sparse", "block_size": 16, "num_random_blocks": 2}
 AT_512 = {

@@ -18,11 +18,7 @@ from mpt_score.networks import precision
 from mpt_score.networks.esm import constant_scale
 from mpt_score.networks.masked_lm import masked_logits
 
-KNOWN = {
-    name: family
-    for name, family in (FAMILIES | MORE_FAMILIES).items()
-    if family.network_class is not None
-}
+KNOWN = {name: family for name, family in (FAMILIES | MORE_FAMILIES).items() if family.is_known}
 IN_FLOAT32 = ("FNet", "MRA")
 DIGITS = {"bfloat16": 8, "float16": 11}
 IDS = torch.tensor([[CLS, 5, 6, 7, SEP], [CLS, 10, 11, 7, SEP]])
