@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import time
@@ -22,7 +23,7 @@ from mpt_lml.recorded import Finding, Outcome
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import on_a_gpu
-from cells import CellRun, run_notebook
+from cells import FULL, TRAINS, CellRun, run_notebook
 from on_a_gpu import FAILED, MEASURED, NOT_IN_FULL, NOT_REACHED, PASSED, Row
 
 ROOT = Path(__file__).parents[2]
@@ -170,6 +171,16 @@ class TestNotebook:
     def test_an_error_is_a_fault_and_ends_it(self, tmp_path: Path) -> None:
         faults = faults_of(tmp_path, code("1 / 0"), code("print('never')"))
         assert faults == ["ZeroDivisionError: division by zero"]
+
+
+def test_each_chapter_with_full_settings_has_one_cell_that_trains() -> None:
+    num_chapters = 0
+    for path in sorted((ROOT / "book").glob("*.ipynb")):
+        sources = ["".join(cell["source"]) for cell in json.loads(path.read_text("utf-8"))["cells"]]
+        if any(re.search(rf"^{FULL} = ", source, re.MULTILINE) for source in sources):
+            num_chapters += 1
+            assert sum(TRAINS.search(source) is not None for source in sources) == 1, path.stem
+    assert num_chapters >= 6
 
 
 @pytest.mark.parametrize(("fault", "status"), [("", PASSED), ("other numbers", FAILED)])
