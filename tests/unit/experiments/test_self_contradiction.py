@@ -20,6 +20,7 @@ from experiments.self_contradiction import (
     Data,
     OfLanguage,
     OfTables,
+    findings,
     means_of,
     one_look,
     pooled,
@@ -30,6 +31,7 @@ from experiments.self_contradiction import (
     verdict,
 )
 from mpt_lml import FromFunction, orders
+from mpt_lml.recorded import Finding
 
 pytest.importorskip("transformers")
 f64 = {"dtype": torch.float64}
@@ -191,12 +193,21 @@ def test_a_look_is_shared_by_the_networks_that_count() -> None:
     torch.testing.assert_close(found[:, 1], torch.tensor([0.1, 0.1 / math.sqrt(2)], **f64))
 
 
+def test_the_finding_is_the_lowest_look_that_counts() -> None:
+    shares = torch.tensor([[math.nan] * 4, [0.7, 0.01, 0.8, 0.02], [0.6, 0.03, 0.9, 0.04]], **f64)
+    arrays = {f"share/{family}": shares for family in FAMILIES[:2]}
+    arrays |= {f"share/{FAMILIES[2]}": shares[:1]}
+    assert findings(arrays) == {
+        f"self-contradiction/{family}": Finding(0.6, 0.03) for family in FAMILIES[:2]
+    }
+
+
 def test_each_network_has_data_of_its_own() -> None:
     quick = self_contradiction.SelfContradiction.preset("quick")
     learner = quick.learner("linear", 8)
     first, judged = quick.data(learner, "linear", 8)
     assert (len(first.x), len(judged.x)) == (quick.num_first[1], quick.num_judged[1])
-    assert not torch.equal(first.x[:6], judged.x[:6])
+    assert not torch.equal(first.x[:6, 0], judged.x[:6, 0])  # the inputs are drawn first
     assert not torch.equal(first.x, quick.data(learner, "linear", 88)[0].x)
 
 
