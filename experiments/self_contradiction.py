@@ -218,7 +218,7 @@ class OfLanguage:
     @torch.inference_mode()
     def along(self, x: Tensor, order: Int[Tensor, "N D"]) -> Float[Tensor, " N"]:
         """As :meth:`Learner.along`; the last place of ``order`` is shown first."""
-        mask = masks.nested_masks(order)
+        mask = masks.nested_masks(order.flip(1))
         totals = []
         for rows in torch.arange(len(x)).split(SEQUENCES_AT_ONCE):
             repeated = x[rows].repeat_interleave(self.num_features, dim=0)
