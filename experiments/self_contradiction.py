@@ -180,7 +180,10 @@ class Learner(Protocol):
         """Data with their exact log p, and orders."""
 
     def along(self, x: Tensor, order: Int[Tensor, "N D"]) -> Float[Tensor, " N"]:
-        """log p_π of each datum along an order of its own, nats."""
+        """log p_π of each datum along an order of its own, nats.
+
+        Tables read it as it is written, the language from its end, as the record did.
+        """
 
 
 class OfLanguage:

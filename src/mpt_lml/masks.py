@@ -355,6 +355,9 @@ def sample_ranks(
 ) -> Int[Tensor, "P D"]:
     """Draw ranks of the coordinates in uniformly random orders: ``ranks < M`` are masks of size M.
 
+    As masks they are ranks of hiding, of which 0 is shown last. :func:`mpt_lml.orders.draw` reads them as
+    steps of showing.
+
     Args:
         num_masks: P, how many orders.
         num_features: D.
@@ -463,7 +466,7 @@ def stratified_masks(
 def nested_masks(order: Int[Tensor, "*batch D"]) -> Bool[Tensor, "*batch D D"]:
     """One order of the coordinates -> masks of sizes 1..D.
 
-    Row M − 1 masks the last M of ``order``, in which the coordinates are revealed. Of them
+    ``order`` lists the coordinates as they are revealed. Row M − 1 masks its last M, of which
     ``order[D − M]`` is revealed next.
 
     Args:

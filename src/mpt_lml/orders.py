@@ -1,11 +1,11 @@
 """Orders in which the coordinates are shown, and what conditionals say along each.
 
-An order is written as *ranks* (S, D): the step at which each coordinate is shown, 0 first; those of
-equal rank are shown together. Without ties it is an order π and log p_π(x) = Σ_j log q(x_j | coordinates
-shown before j). For conditionals of one joint every order gives log p(x). For others the orders
-differ, and their mixture p_mix = E_π p_π is a distribution (Uria et al. 2014; Hoogeboom et al. 2022).
-So is the order of each text that a rule chooses as it goes along, as long as the rule sees only what has
-been shown (:func:`adaptive`).
+Here an order is given by its *ranks* (S, D), the inverse of π: the step at which each coordinate is
+shown, 0 first; those of equal rank are shown together. Without ties it is an order π and log p_π(x) =
+Σ_j log q(x_j | coordinates shown before j). For conditionals of one joint every order gives log p(x). For
+others the orders differ, and their mixture p_mix = E_π p_π is a distribution (Uria et al. 2014; Hoogeboom
+et al. 2022). So is the order of each text that a rule chooses as it goes along, as long as the rule sees
+only what has been shown (:func:`adaptive`).
 """
 
 import itertools

@@ -143,7 +143,7 @@ def quartets(ranks: Int[Tensor, "B S D"]) -> Int[Tensor, "B S 4 D"]:
     shown once in each quarter of the order, as near as D allows: contexts of all sizes are there.
 
     Args:
-        ranks: the place of each token in each order, from 0.
+        ranks: the place of each token in each order, counted from its end, from 0.
     """
     count = ranks.shape[-1]
     exchanged = (ranks + count // 2) % count
