@@ -55,6 +55,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from fractions import Fraction
 from numbers import Real
@@ -167,7 +168,8 @@ def _checked_function(function: Callable, finite: bool, owner: type | None) -> C
         # At the first call: annotations may name classes that are defined further down.
         return _rules_of(function, owner)
 
-    def checked_call(*args: Any, **kwargs: Any) -> Any:
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
         if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
             raise RuntimeError(
                 f"{_name_of(function)} must not be called under torch.autocast, which rounds products to "
@@ -178,17 +180,18 @@ def _checked_function(function: Callable, finite: bool, owner: type | None) -> C
             given.update(kwargs)
         call = _Call(given.get("model", given.get("self")), finite)
         try:
-            for name, rule in rules().items():
-                if name in given:
-                    rule(name, given[name], call)
-            call.compare()
-            moved = call.moved_indices(given)
-            if not moved:
-                return function(*args, **kwargs)
-            positional = list(args)
-            for place, name in enumerate(names[: len(args)]):
-                positional[place] = moved.pop(name, args[place])
-            return function(*positional, **(kwargs | moved))
+            with _on_cpu():
+                for name, rule in rules().items():
+                    if name in given:
+                        rule(name, given[name], call)
+                call.compare()
+                moved = call.moved_indices(given)
+                if not moved:
+                    return function(*args, **kwargs)
+                positional = list(args)
+                for place, name in enumerate(names[: len(args)]):
+                    positional[place] = moved.pop(name, args[place])
+                return function(*positional, **(kwargs | moved))
         except RuntimeError as error:
             if _OUT_OF_MEMORY.search(str(error)):
                 raise MemoryError(
@@ -197,14 +200,12 @@ def _checked_function(function: Callable, finite: bool, owner: type | None) -> C
                 ) from error
             raise
 
-    @functools.wraps(function)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if torch.empty(0).device.type == "cpu":
-            return checked_call(*args, **kwargs)
-        with torch.device("cpu"):  # and not the device of torch.set_default_device
-            return checked_call(*args, **kwargs)
-
     return wrapper
+
+
+def _on_cpu() -> AbstractContextManager[Any]:
+    """What is made without a device is made on the CPU, not as ``torch.set_default_device`` says."""
+    return nullcontext() if torch.empty(0).device.type == "cpu" else torch.device("cpu")
 
 
 def _name_of(function: Callable) -> str:
