@@ -206,8 +206,8 @@ def execute_ahead(
     for page in asked:
         cache.add_nb_to_project(str(page.path), read_data={"name": "myst_nb_md", "type": "plugin"})
     timeout = book.config["execute"]["timeout"]
-    executor_of_cache = load_executor("local-parallel", cache)
-    records = executor_of_cache.get_records([str(page.path) for page in asked])
+    pending = load_executor("local-parallel", cache)
+    records = pending.get_records([str(page.path) for page in asked])
     # The first chapters, which are the quickest, last: no core waits long for another at the end.
     records.reverse()
     work = [ProcessData(record.pk, record.uri, cache, timeout, False) for record in records]
@@ -239,12 +239,7 @@ def lay_out_written_pages(root: Path) -> None:
     stamp.write_text(now)
 
 
-def sphinx_apart(command: list[str]) -> int:
-    """Call jupyter-book in a process of its own; returns its status."""
-    return subprocess.run(command, check=False).returncode
-
-
-def main(root: Path = ROOT, sphinx: Callable[[list[str]], int] = sphinx_apart) -> int:
+def main(root: Path = ROOT) -> int:
     stamp = root / HOME_PAGE.with_name(".built-from")
     now = fingerprint(root)
     if stamp.is_file() and stamp.read_text() == now:
@@ -258,9 +253,9 @@ def main(root: Path = ROOT, sphinx: Callable[[list[str]], int] = sphinx_apart) -
             print(f"build: {chapter} is out of date: {', '.join(changed[:3])}{more}", flush=True)
         execute_ahead(root, executor, warm)
     lay_out_written_pages(root)
-    command = str(Path(sys.executable).with_name("jupyter-book"))
+    command = [Path(sys.executable).with_name("jupyter-book"), "build", root, "-W", "-n"]
     with phase(root, "Sphinx"):
-        status = sphinx([command, "build", str(root), "-W", "-n", "--keep-going"])
+        status = subprocess.run([*command, "--keep-going"], cwd=root, check=False).returncode
     if status:
         # A page that was read is not read again, so a second try would pass without its warning.
         forget(root, ".doctrees")

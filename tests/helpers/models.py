@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from mpt_lml import HMM, PPCA, BernoulliPCA, JointTable, grids
+from mpt_lml import HMM, PPCA, VAE, BernoulliPCA, JointTable, grids
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -41,3 +41,12 @@ def random_hmm(num_states: int, num_symbols: int, num_features: int, seed: int =
     draws = generator(seed)
     initial, transition = rows(num_states), rows(num_states, num_states)
     return HMM(initial, transition, rows(num_states, num_symbols), num_features)
+
+
+def elbo(model: VAE, x: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+    """Mean over draws of log p(x|z) less the divergence that PyTorch knows."""
+    mean, variance = model.encode(x)
+    fit = model.log_factors(x, mean + variance.sqrt() * noise).sum(dim=-1).mean(dim=0)
+    q = torch.distributions.Normal(mean, variance.sqrt())
+    prior = torch.distributions.Normal(torch.zeros_like(mean), torch.ones_like(mean))
+    return fit - torch.distributions.kl_divergence(q, prior).sum(dim=-1)

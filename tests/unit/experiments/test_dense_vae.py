@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
-from models import generator
+from models import elbo, generator
 
 from experiments.trainings import dense_vae
-from mpt_lml import VAE, masks
+from mpt_lml import masks
 
 
 def recursive_objective(
@@ -20,15 +20,6 @@ def recursive_objective(
     with torch.no_grad():
         filled = dense_vae.refill(parameters, x, mask, noise[:-1])
     return dense_vae.recursive(parameters, x, mask, filled, noise[-1:], noise_variance)
-
-
-def elbo(model: VAE, x: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
-    """Mean over draws of log p(x|z) less the divergence that PyTorch knows."""
-    mean, variance = model.encode(x)
-    fit = model.log_factors(x, mean + variance.sqrt() * noise).sum(dim=-1).mean(dim=0)
-    q = torch.distributions.Normal(mean, variance.sqrt())
-    prior = torch.distributions.Normal(torch.zeros_like(mean), torch.ones_like(mean))
-    return fit - torch.distributions.kl_divergence(q, prior).sum(dim=-1)
 
 
 def test_batched_networks_are_torchs() -> None:

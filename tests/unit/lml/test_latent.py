@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from models import generator, random_bernoulli, random_ppca
+from models import elbo, generator, random_bernoulli, random_ppca
 
 from experiments.trainings import dense_vae
 from mpt_lml import PPCA, VAE, BernoulliPCA, GridConditional, curves, estimators, grids, masks
@@ -60,15 +60,6 @@ def nonlinear_vae(likelihood: str, seed: int = 0) -> VAE:
 def data_of(model: LatentVariableModel, n: int, seed: int = 3) -> torch.Tensor:
     z = torch.randn(n, model.latent_dim, generator=generator(seed), dtype=torch.float64)
     return model.sample_given(z, generator=generator(seed + 1))
-
-
-def elbo(model: VAE, x: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
-    """Mean over draws of log p(x|z) less the divergence that PyTorch knows."""
-    mean, variance = model.encode(x)
-    fit = model.log_factors(x, mean + variance.sqrt() * noise).sum(dim=-1).mean(dim=0)
-    q = torch.distributions.Normal(mean, variance.sqrt())
-    prior = torch.distributions.Normal(torch.zeros_like(mean), torch.ones_like(mean))
-    return fit - torch.distributions.kl_divergence(q, prior).sum(dim=-1)
 
 
 def every_pair(
