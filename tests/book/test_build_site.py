@@ -93,6 +93,24 @@ def test_chapters_are_executed_ahead_once(tmp_path: Path) -> None:
     book_of(root, **{"01-good": codes["01-good"], "04-new": "print('new')"})
     execute_ahead(root, executor)
     assert "new\n" in said(tmp_path)
+    book_of(root, **{"01-good": "print('other')"})
+    done = execute_ahead(root, executor)
+    assert [Path(uri).stem for uri in done.succeeded] == ["01-good"]
+
+
+@mock.patch.dict(os.environ)
+def test_a_chapter_that_left_the_cache_is_executed_ahead(tmp_path: Path) -> None:
+    root = book_of(tmp_path, one="from mpt_lml import masks")
+    change(tmp_path, "src/mpt_lml/__init__.py", "")
+    change(tmp_path, "src/mpt_lml/masks.py", "x = 1")
+    set_up_kernels(root)
+    refresh_cache(root)
+    assert len(execute_ahead(root, Executor()).succeeded) == 1
+    refresh_cache(root)
+    assert execute_ahead(root, Executor()).succeeded == []
+    change(tmp_path, "src/mpt_lml/masks.py", "x = 2")
+    refresh_cache(root)
+    assert len(execute_ahead(root, Executor()).succeeded) == 1
 
 
 PAGE = "src/mpt_lml/page.py"
