@@ -174,11 +174,8 @@ format: $(CHECKERS) ## format and fix what can be fixed
 notebooks: $(STAMP) ## regenerate the executed .ipynb beside each chapter's .md
 	$(ONE_THREAD) $(BIN)/python book/_tools/notebooks.py $(CHAPTERS)
 
-serve: $(HOME_PAGE) ## show the built book at http://localhost:8000
-	$(BIN)/python -m http.server 8000 --bind 127.0.0.1 --directory $(BUILD)/html
-
-$(HOME_PAGE): $(STAMP)
-	$(BIN)/python book/_tools/build_site.py
+serve: $(STAMP) ## show the book at http://localhost:8000, built again whenever a source changes
+	env -u MPT_LML_DATA $(BIN)/python book/_tools/serve.py
 
 clean: ## remove what was built (keeps .venv)
 	rm -rf $(BUILD) .pytest_cache .mypy_cache .ruff_cache

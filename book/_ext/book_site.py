@@ -15,11 +15,15 @@ import html
 import os
 import re
 import shutil
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pybtex import plugin
+from pybtex.database import BibliographyData, Entry
+from pybtex.style import FormattedEntry
+from pybtex.style.formatting import BaseStyle
 from sphinx.application import Sphinx
 from sphinx.config import Config
 from sphinx.environment import BuildEnvironment
@@ -27,6 +31,10 @@ from sphinx_proof.domain import ProofDomain
 from sphinxcontrib.bibtex.plugin import register_plugin
 from sphinxcontrib.bibtex.style.referencing import BracketStyle
 from sphinxcontrib.bibtex.style.referencing.author_year import AuthorYearReferenceStyle
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "_tools"))
+
+from memory import Memory
 
 HERE = Path(__file__).resolve().parent
 STATIC = HERE.parent / "_static"
@@ -78,6 +86,24 @@ def use_all_cores(app: Sphinx, env: BuildEnvironment, docnames: list[str]) -> No
             app.extensions[name].parallel_read_safe = True
     # This domain has no data to merge; the list of statements is the extension's, which merges it.
     ProofDomain.merge_domaindata = lambda *arguments: None
+
+
+def remember_references(app: Sphinx) -> None:
+    """Set an entry of the bibliography once, for the page, for what links show, and for later builds."""
+    memory = app.references = Memory(Path(app.srcdir), "references").__enter__()
+    set_anew = BaseStyle.format_entry
+
+    def format_entry(
+        style: BaseStyle, label: str, entry: Entry, bib_data: BibliographyData | None = None
+    ) -> FormattedEntry:
+        compute = functools.partial(set_anew, style, label, entry, bib_data)
+        return memory.of(f"{type(style)}{label}{entry!r}".encode(), compute)
+
+    BaseStyle.format_entry = format_entry
+
+
+def keep_references(app: Sphinx, exception: Exception | None) -> None:
+    app.references.__exit__()
 
 
 def add_static_folders(app: Sphinx, config: Config) -> None:
@@ -204,7 +230,9 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("env-before-read-docs", use_all_cores)
     app.connect("config-inited", add_static_folders)
     app.connect("builder-inited", add_site_files)
+    app.connect("builder-inited", remember_references)
     app.connect("build-finished", offer_plain_notebooks)
+    app.connect("build-finished", keep_references)
     app.connect("build-finished", write_not_found)
     app.connect("build-finished", close_pages, priority=900)  # nothing is written after it
     app.connect("html-page-context", mend_page, priority=900)

@@ -13,14 +13,20 @@ the address of the links. ``static/hover-previews.js`` shows it.
 import hashlib
 import json
 import posixpath
+import sys
 from collections.abc import Iterator
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lxml import html
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "_tools"))
+
+from memory import Memory
 
 WHOLE = {"figure", "table", "img", "p", "aside"}
 WHOLE_CLASSES = {"admonition", "literal-block-wrapper"}
@@ -99,36 +105,47 @@ def places(article: html.HtmlElement) -> Iterator[tuple[str, html.HtmlElement]]:
         yield element.get("id"), element.getparent() if is_name else element
 
 
-def cards_of(
-    name: str, article: html.HtmlElement, places_of: dict[str, dict[str, html.HtmlElement]]
-) -> dict[str, str]:
-    """The cards of a page's links, by address; ``places_of`` has those of every page."""
+class Page(NamedTuple):
+    """What cards are made of."""
+
+    addresses: list[str]  # of the links that may have a card
+    cards: dict[str, str]  # by anchor
+
+
+def read(text: bytes) -> Page:
+    page = html.document_fromstring(text, parser=html.HTMLParser(encoding="utf-8"))
+    (article,) = page.find_class("bd-article")
+    links = [link for link in article.iterfind(".//a[@href]") if not BARE & classes(link)]
+    cards = {anchor: card(element) for anchor, element in places(article)}
+    return Page(
+        [link.get("href") for link in links],
+        {anchor: shown for anchor, shown in cards.items() if shown is not None},
+    )
+
+
+def cards_of(name: str, pages: dict[str, Page]) -> dict[str, str]:
+    """The cards of a page's links, by address."""
     cards = {}
-    for link in article.iterfind(".//a[@href]"):
-        address = link.get("href")
+    for address in pages[name].addresses:
         page, _, anchor = address.partition("#")
         # All pages stand in one folder, so that addresses inside a card hold on any of them.
         beside = posixpath.join(posixpath.dirname(name), page.removesuffix(".html"))
-        element = places_of.get(beside if page else name, {}).get(anchor)
-        if element is None or BARE & classes(link):
-            continue
-        shown = card(element)
-        if shown is not None:
-            cards[address] = shown
+        target = pages.get(beside if page else name)
+        if target is not None and anchor in target.cards:
+            cards[address] = target.cards[anchor]
     return cards
 
 
 def write_cards(app: Sphinx, exception: Exception | None) -> None:
     if exception is not None or app.builder.format != "html":
         return
-    articles = {}
-    for name in sorted(app.env.found_docs):
-        text = Path(app.outdir, f"{name}.html").read_bytes()
-        page = html.document_fromstring(text, parser=html.HTMLParser(encoding="utf-8"))
-        (articles[name],) = page.find_class("bd-article")
-    places_of = {name: dict(places(article)) for name, article in articles.items()}
-    for name, article in articles.items():
-        cards = {"bare": sorted(BARE), "cards": cards_of(name, article, places_of)}
+    pages = {}
+    with Memory(Path(app.srcdir), "cards") as memory:
+        for name in sorted(app.env.found_docs):
+            text = Path(app.outdir, f"{name}.html").read_bytes()
+            pages[name] = memory.of(text, partial(read, text))
+    for name in pages:
+        cards = {"bare": sorted(BARE), "cards": cards_of(name, pages)}
         content = json.dumps(cards, ensure_ascii=False, separators=(",", ":"))
         digest = hashlib.sha256(content.encode()).hexdigest()[:12]
         place = f"_static/cards/{name}-{digest}.js"

@@ -21,7 +21,8 @@ import html
 import io
 import logging
 import re
-from functools import cache
+import sys
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -30,9 +31,14 @@ from fontTools.subset import Options, Subsetter
 from fontTools.ttLib import TTFont
 from sphinx.application import Sphinx
 
-SHEET = re.compile(r'[ \t]*<link\b[^>]*\brel="stylesheet"[^>]*>\n?')
-SCRIPT = re.compile(r'[ \t]*<script\b[^>]*\bsrc="([^"]+)"[^>]*>\s*</script>\n?')
-PRELOAD = re.compile(r'[ \t]*<link\b[^>]*\brel="preload"[^>]*>\n?')
+sys.path.append(str(Path(__file__).resolve().parents[1] / "_tools"))
+
+from memory import Memory
+
+# These begin with what stands nowhere else, so that they find it fast.
+SHEET = re.compile(r'<link\b[^>]*\brel="stylesheet"[^>]*>\n?')
+SCRIPT = re.compile(r'<script\b[^>]*\bsrc="([^"]+)"[^>]*>\s*</script>\n?')
+PRELOAD = re.compile(r'<link\b[^>]*\brel="preload"[^>]*>\n?')
 HREF = re.compile(r'\bhref="([^"]+)"')
 IMAGE = re.compile(r'<img\b[^>]*\bsrc="([^"]+\.svg)"[^>]*>')
 SIZE = re.compile(r'<svg\b[^>]*?\bwidth="([\d.]+)(pt|px)?"[^>]*?\bheight="([\d.]+)(pt|px)?"', re.S)
@@ -194,12 +200,24 @@ def folded(part: re.Match[str]) -> str:
     )
 
 
+def laid_out(text: str) -> str:
+    """A page whose tables, code, side bar and formulas are mended; no other file matters for it."""
+    text = LEDGER.sub(labelled, text)
+    text = CODE.sub(indented, text)
+    text = PART.sub(folded, text)
+    text = PUNCTUATED.sub(r'<span class="kept">\1\2\3</span>', text)
+    if 'class="math' in text:
+        text = text.replace("</head>", f"{SETTING}\n</head>", 1)
+    return text
+
+
 class Lightener:
     """Mends the pages of one output folder."""
 
-    def __init__(self, out: Path, own_scripts: set[str]) -> None:
+    def __init__(self, out: Path, own_scripts: set[str], memory: Memory) -> None:
         self.out = out
         self.own_scripts = own_scripts
+        self.memory = memory
         self.static = out / "_static"
         self.pages = [each for each in out.rglob("*.html") if "_static" not in each.parts]
         texts = (page.read_text(encoding="utf-8") for page in self.pages)
@@ -222,8 +240,9 @@ class Lightener:
     def style(self, sheets: tuple[Path, ...]) -> Path:
         css = "\n".join(with_imports(sheet, self.static) for sheet in sheets)
         css = INDENTATION.sub("", COMMENT.sub("", css))
-        charset = re.compile(r'@charset "[^"]*";', re.I)
-        return self.written("css", icons_cut(charset.sub("", css), self.icons, self.out))
+        css = re.sub(r'@charset "[^"]*";', "", css, flags=re.I)
+        cut = partial(icons_cut, css, self.icons, self.out)
+        return self.written("css", self.memory.of(f"{sorted(self.icons)}{css}".encode(), cut))
 
     def bundle(self, scripts: tuple[Path, ...]) -> Path:
         parts = [self.text_of(script) for script in scripts]
@@ -249,13 +268,7 @@ class Lightener:
         text = self.one_style(page, text, has_explorer)
         text = self.few_scripts(page, text, has_explorer)
         text = IMAGE.sub(lambda match: self.sized(page, match), text)
-        text = LEDGER.sub(labelled, text)
-        text = CODE.sub(indented, text)
-        text = PART.sub(folded, text)
-        text = PUNCTUATED.sub(r'<span class="kept">\1\2\3</span>', text)
-        if 'class="math' in text:
-            text = text.replace("</head>", f"{SETTING}\n</head>", 1)
-        return text
+        return self.memory.of(text.encode(), partial(laid_out, text))
 
     def one_style(self, page: Path, text: str, has_explorer: bool) -> str:
         sheets = [file_of(page, HREF.search(link)[1]) for link in SHEET.findall(text)]
@@ -305,14 +318,15 @@ def lighten(app: Sphinx, exception: Exception | None) -> None:
         return
     folders = (Path(__file__).with_name("static"), Path(app.srcdir, "book", "_static"))
     own_scripts = {script.name for folder in folders for script in folder.glob("*.js")}
-    lightener = Lightener(Path(app.outdir), own_scripts)
-    for name in own_scripts:
-        script = lightener.static / name
-        if script.is_file():  # one that stays by itself
-            script.write_text(lightener.text_of(script), encoding="utf-8")
-    for page in lightener.pages:
-        text = page.read_text(encoding="utf-8")
-        page.write_text(lightener.mend(page, text), encoding="utf-8")
+    with Memory(Path(app.srcdir), "light") as memory:
+        lightener = Lightener(Path(app.outdir), own_scripts, memory)
+        for name in own_scripts:
+            script = lightener.static / name
+            if script.is_file():  # one that stays by itself
+                script.write_text(lightener.text_of(script), encoding="utf-8")
+        for page in lightener.pages:
+            text = page.read_text(encoding="utf-8")
+            page.write_text(lightener.mend(page, text), encoding="utf-8")
     for name in ("scripts/fontawesome.js", "scripts/fontawesome.js.map"):
         (lightener.static / name).unlink(missing_ok=True)
     if fonts_can_be_cut(lightener.out):  # then the style sheet has the glyphs that are used

@@ -7,11 +7,17 @@ page is about (the descriptions of ``book/reading.yml``). ``static/search.js`` r
 
 import json
 import re
+import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from lxml import html
 from sphinx.application import Sphinx
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "_tools"))
+
+from memory import Memory
 
 # What a reader does not look for, or what stands elsewhere in full.
 LEFT_OUT = ("script", "style", "svg", "math", "button", "nav", "pre", "colgroup")
@@ -99,9 +105,9 @@ def sections_of(page: html.HtmlElement) -> list[list[str]]:
     return found
 
 
-def page_data(file: Path, name: str, description: str) -> dict[str, Any]:
+def page_data(text: bytes, name: str, description: str) -> dict[str, Any]:
     parser = html.HTMLParser(encoding="utf-8")
-    page = html.document_fromstring(file.read_bytes(), parser=parser)
+    page = html.document_fromstring(text, parser=parser)
     sections = sections_of(page)
     title = sections[0][1] if sections else ""
     # Names of the package, that somebody looks for who knows them.
@@ -120,12 +126,13 @@ def write_data(app: Sphinx, exception: Exception | None) -> None:
         return
     out = Path(app.outdir)
     says = app.config.reading["descriptions"]
-    found = sorted(app.env.found_docs)
-    pages = [
-        page_data(out / f"{name}.html", name, says.get(name.removeprefix("book/"), ""))
-        for name in found
-        if (out / f"{name}.html").is_file()
-    ]
+    pages = []
+    with Memory(Path(app.srcdir), "search") as memory:
+        for name in sorted(app.env.found_docs):
+            text = (out / f"{name}.html").read_bytes()
+            description = says.get(name.removeprefix("book/"), "")
+            data = partial(page_data, text, name, description)
+            pages.append(memory.of(f"{name}\n{description}\n".encode() + text, data))
     data = json.dumps(pages, ensure_ascii=False, separators=(",", ":"))
     (out / "_static" / "search-data.js").write_text(f"window.searchPages={data};\n", "utf-8")
     for name in ("searchtools.js", "language_data.js"):

@@ -232,14 +232,18 @@ def lay_out_written_pages(root: Path) -> None:
     stamp = root / "_build" / ".made-by"
     now = fingerprint(root, MAKES_ALL_PAGES)
     if stamp.is_file() and stamp.read_text() == now and (root / WRITTEN).is_dir():
-        shutil.copytree(root / WRITTEN, root / HOME_PAGE.parent)
+        (root / WRITTEN).rename(root / HOME_PAGE.parent)
         return
     forget(root, WRITTEN.name, ".doctrees")
     stamp.parent.mkdir(exist_ok=True)
     stamp.write_text(now)
 
 
-def main(root: Path = ROOT) -> int:
+def call(command: list[str]) -> int:
+    return subprocess.run(command, check=False).returncode
+
+
+def main(root: Path = ROOT, sphinx: Callable[[list[str]], int] = call) -> int:
     stamp = root / HOME_PAGE.with_name(".built-from")
     now = fingerprint(root)
     if stamp.is_file() and stamp.read_text() == now:
@@ -253,9 +257,9 @@ def main(root: Path = ROOT) -> int:
             print(f"build: {chapter} is out of date: {', '.join(changed[:3])}{more}", flush=True)
         execute_ahead(root, executor, warm)
     lay_out_written_pages(root)
-    command = [Path(sys.executable).with_name("jupyter-book"), "build", root, "-W", "-n"]
+    command = [str(Path(sys.executable).with_name("jupyter-book")), "build", str(root)]
     with phase(root, "Sphinx"):
-        status = subprocess.run([*command, "--keep-going"], cwd=root, check=False).returncode
+        status = sphinx([*command, "-W", "-n", "--keep-going"])
     if status:
         # A page that was read is not read again, so a second try would pass without its warning.
         forget(root, ".doctrees")

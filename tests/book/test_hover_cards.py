@@ -44,6 +44,7 @@ def test_a_link_shows_the_place_that_it_leads_to(tmp_path: Path) -> None:
         builder=SimpleNamespace(format="html"),
         env=SimpleNamespace(found_docs={"book/one", "book/two"}),
         outdir=tmp_path,
+        srcdir=tmp_path,
     )
     write_cards(app, None)
     (script,) = (tmp_path / "_static" / "cards" / "book").glob("one-*.js")
