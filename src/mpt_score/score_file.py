@@ -114,14 +114,14 @@ def columns_of(options: Namespace) -> tuple[str, ...]:
     return ("line", *copied, *columns)
 
 
-def score_curve(scorer: Scorer, tokens: Tokens, options: Namespace) -> SentenceCurves:
+def curve_of_texts(scorer: Scorer, tokens: Tokens, options: Namespace) -> SentenceCurves:
     """The library's curve of some texts."""
     fractions = tuple(percent / 100 for percent in options.rates)
     design = Design(fractions, num_masks=options.num_masks, seed=options.seed)
     return curve(scorer, tokens, design)
 
 
-def score(scorer: Scorer, good: Sequence[Line], options: Namespace) -> Any:
+def score_lines(scorer: Scorer, good: Sequence[Line], options: Namespace) -> Any:
     """The library's scores of some lines, which skips or refuses what cannot be scored."""
     first = [line.texts[0] for line in good]
     settings: dict[str, Any] = {
@@ -170,7 +170,7 @@ class _Run:
     def run(self) -> None:
         """Score the lines behind those that are done, and print the summary of all records."""
         try:
-            self._score(self._lines_behind(self._resume()))
+            self._score_remaining(self._lines_behind(self._resume()))
         except KeyboardInterrupt as stop:
             raise type(stop)(self._progress) from None
         except Exception as error:
@@ -231,7 +231,7 @@ class _Run:
         on_gpu = network is not None and network.device.type != "cpu"
         return lines.parts(of_lines, whole_orders=whole_orders, on_gpu=on_gpu)
 
-    def _score(self, remaining: Iterable[Line | Fault]) -> None:
+    def _score_remaining(self, remaining: Iterable[Line | Fault]) -> None:
         """Score part by part, and write each before the next one is read."""
         parts = self._parts(remaining)
         # Not among records that a terminal shows; disable=None: a bar on a terminal only.
@@ -288,9 +288,9 @@ class _Run:
             return [], faults
         try:
             if tokens is None:
-                scores = score(self.scorer, good, self.options)
+                scores = score_lines(self.scorer, good, self.options)
             else:
-                scores = score_curve(self.scorer, tokens, self.options)
+                scores = curve_of_texts(self.scorer, tokens, self.options)
         except TextError as error:
             _require_skipped(self.options, [Fault(good[error.number].number, error.reason)])
             raise

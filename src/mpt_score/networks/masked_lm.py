@@ -247,13 +247,11 @@ class MaskedLM(ConditionalModel):
         first = first_of_each(same)
         # Which places are wanted is found here: on a GPU their number would have to be waited for.
         number, place = wanted.nonzero().T
-        in_order = (same[number] * ids.shape[1] + place).argsort(stable=True)
+        place_among_all, in_order = (same[number] * ids.shape[1] + place).sort(stable=True)
         number, place = number[in_order], place[in_order]
-        places, num_tokens = (same[number] * ids.shape[1] + place).unique_consecutive(
-            return_counts=True
-        )
+        places, num_tokens = place_among_all.unique_consecutive(return_counts=True)
         num_places = torch.bincount(places // ids.shape[1], minlength=len(first))
-        masked_rows = _MaskedRows(
+        rows = _RowsOnDevice(
             ids=self._to_device(ids),
             types=None if types is None else self._to_device(types),
             row=self._to_device(row[first]),
@@ -266,7 +264,7 @@ class MaskedLM(ConditionalModel):
             first_tokens=functional.pad(num_tokens.cumsum(dim=0), (1, 0)).tolist(),
         )
         asked = digest_of(ids, row, mask, wanted, types, same) if self.store else ""
-        answers = self._log_tokens_in_batches(masked_rows, asked)
+        answers = self._log_tokens_in_batches(rows, asked)
 
         def fetch() -> Tensor:
             values = torch.zeros(mask.shape, dtype=torch.float64)
@@ -299,20 +297,20 @@ class MaskedLM(ConditionalModel):
                 settings.enter_context(sdpa_kernel(others))
             yield
 
-    def _log_tokens_in_batches(self, masked_rows: "_MaskedRows", asked: str) -> list[Tensor]:
+    def _log_tokens_in_batches(self, rows: "_RowsOnDevice", asked: str) -> list[Tensor]:
         """As many rows at a time as there is memory for; equally many, but the last.
 
         What :attr:`store` has about the masked rows of the digest ``asked`` is not computed again.
         """
-        num_rows, length = masked_rows.mask.shape
+        num_rows, length = rows.mask.shape
         answers = []
         start = 0
         with self._evaluation_context(length):
             while start < num_rows:
-                stop = min(num_rows, start + self._rows_at_once(masked_rows))
+                stop = min(num_rows, start + self._rows_at_once(rows))
                 try:
-                    if masked_rows.first_places[start] < masked_rows.first_places[stop]:
-                        compute = partial(self._log_tokens_of_rows, masked_rows, slice(start, stop))
+                    if rows.first_places[start] < rows.first_places[stop]:
+                        compute = partial(self._log_tokens_of_rows, rows, slice(start, stop))
                         if self.store is None:
                             answers.append(compute())
                         else:
@@ -327,8 +325,8 @@ class MaskedLM(ConditionalModel):
     def _working_bytes(self) -> int:
         return WORKING_BYTES if self.device.type == "cpu" else _TIMES_ON_GPU * WORKING_BYTES
 
-    def _rows_at_once(self, masked_rows: "_MaskedRows") -> int:
-        length = masked_rows.mask.shape[1]
+    def _rows_at_once(self, rows: "_RowsOnDevice") -> int:
+        length = rows.mask.shape[1]
         bounds = [self.max_tokens // length]
         config = self.network.config
         attention = getattr(config, "_attn_implementation", None) or ""
@@ -336,7 +334,7 @@ class MaskedLM(ConditionalModel):
             heads = getattr(config, "num_attention_heads", None) or _USUAL_HEADS
             bounds.append(self._working_bytes // (_BYTES_OF_A_SCORE * heads * length**2))
         if type(self.network).__name__ not in _LAST_LAYER_IS_LAST:  # all logits of a batch at once
-            bytes_of_a_row = _BYTES_OF_A_LOGIT * config.vocab_size * max(1, masked_rows.most_places)
+            bytes_of_a_row = _BYTES_OF_A_LOGIT * config.vocab_size * max(1, rows.most_places)
             bounds.append(self._working_bytes // bytes_of_a_row)
         return max(1, min(bounds))
 
@@ -358,16 +356,16 @@ class MaskedLM(ConditionalModel):
             self.max_tokens,
         )
 
-    def _log_tokens_of_rows(self, masked_rows: "_MaskedRows", some: slice) -> Tensor:
+    def _log_tokens_of_rows(self, rows: "_RowsOnDevice", some: slice) -> Tensor:
         """log q of the tokens that are wanted of some rows, on the network's device."""
-        row = masked_rows.row[some]
-        ids = masked_rows.ids.index_select(0, row)
-        corrupted = ids.masked_fill(masked_rows.mask[some], self.mask_token_id)
-        first, last = masked_rows.first_places[some.start], masked_rows.first_places[some.stop]
-        places = masked_rows.places[first:last] - some.start * ids.shape[1]
+        row = rows.row[some]
+        ids = rows.ids.index_select(0, row)
+        corrupted = ids.masked_fill(rows.mask[some], self.mask_token_id)
+        first, last = rows.first_places[some.start], rows.first_places[some.stop]
+        places = rows.places[first:last] - some.start * ids.shape[1]
         inputs = {}
-        if masked_rows.types is not None:
-            inputs["token_type_ids"] = masked_rows.types.index_select(0, row)
+        if rows.types is not None:
+            inputs["token_type_ids"] = rows.types.index_select(0, row)
         states, head = _states_and_head(self.network, corrupted, places, **inputs)
         # Of so many places that their logits fit into the memory that is meant for them.
         num_places = self._working_bytes // (_BYTES_OF_A_LOGIT * self.network.config.vocab_size)
@@ -377,9 +375,9 @@ class MaskedLM(ConditionalModel):
             if logits.dtype != torch.float64:
                 logits = logits.float()  # as the sum over a vocabulary needs it
             last = first + len(few_states)
-            tokens = slice(masked_rows.first_tokens[first], masked_rows.first_tokens[last])
-            place_of_token = masked_rows.place_of_token[tokens] - first
-            answers.append(logits.log_softmax(dim=1)[place_of_token, masked_rows.tokens[tokens]])
+            tokens = slice(rows.first_tokens[first], rows.first_tokens[last])
+            place_of_token = rows.place_of_token[tokens] - first
+            answers.append(logits.log_softmax(dim=1)[place_of_token, rows.tokens[tokens]])
             first = last
         if self.count_passes is not None:
             self.count_passes(len(row))
@@ -433,7 +431,7 @@ class MaskedLM(ConditionalModel):
 
 
 @dataclass(frozen=True)
-class _MaskedRows:
+class _RowsOnDevice:
     """R different masked rows of B rows, with M tokens wanted at Q places, on the network's device."""
 
     ids: Int[Tensor, "B L"]

@@ -179,7 +179,7 @@ def score_rows(
         for answers in scheduler.ask(
             rows, lambda batch: _first_request(batch.rows, plan), plan.most_masks
         ):
-            yield answers.batch.rows, _scores(_Seen.of(answers, plan), plan)
+            yield answers.batch.rows, _score_by_way(_Seen.of(answers, plan), plan)
         return
     # Each row alone in its batch, which is asked about until the error is small enough.
     numbers = [number for bucket in bucket_by_shape(rows, plan.most_masks) for number in bucket]
@@ -208,7 +208,7 @@ def _score_to_target(
                 seen[number] = seen[number].with_more(answers)
             else:
                 seen[number] = _Seen.of(answers, plan)
-            scores[number] = _scores(seen[number], plan)
+            scores[number] = _score_by_way(seen[number], plan)
             more = _more(seen[number], scores[number], plan, streams[number])
             if more is None:
                 del requests[number]
@@ -324,7 +324,7 @@ def _more(
     return Request(hidden, hidden)
 
 
-def _scores(seen: _Seen, plan: Plan) -> RowScores:
+def _score_by_way(seen: _Seen, plan: Plan) -> RowScores:
     """The scores by the way that the plan pays for."""
     count = seen.rows.num_places
     way = plan.way(count)

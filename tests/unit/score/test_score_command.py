@@ -547,7 +547,7 @@ def state_of(path: Path) -> Path:
 
 def stop_at(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The user stops the command while it scores the part of that number, from 1."""
-    score = score_file.score
+    score = score_file.score_lines
     calls = []
 
     def stopped(*given: Any) -> Any:
@@ -556,7 +556,7 @@ def stop_at(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
             raise KeyboardInterrupt
         return score(*given)
 
-    monkeypatch.setattr(score_file, "score", stopped)
+    monkeypatch.setattr(score_file, "score_lines", stopped)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])
@@ -579,8 +579,8 @@ def test_a_stopped_run_goes_on(folder, texts, tmp_path, capsys, few_lines, suffi
             assert whole.read_bytes().startswith(out.read_bytes())
     scored = []
     with pytest.MonkeyPatch.context() as patch:
-        score = score_file.score
-        patch.setattr(score_file, "score", lambda *given: scored.append(1) or score(*given))
+        score = score_file.score_lines
+        patch.setattr(score_file, "score_lines", lambda *given: scored.append(1) or score(*given))
         assert call(*command, out) == 0
         assert len(scored) == 1  # of three parts, the last one
         assert capsys.readouterr().err.partition("seed 0")[2] == summary
@@ -830,7 +830,7 @@ def test_after_a_full_disk_the_same_command_goes_on(command, few_lines, texts, c
 
 def test_a_second_run_into_one_file_is_refused(command, few_lines, capsys, monkeypatch) -> None:
     out = command[-1]
-    score = score_file.score
+    score = score_file.score_lines
     finish = RecordFile.finish
     seen = []
 
@@ -842,7 +842,7 @@ def test_a_second_run_into_one_file_is_refused(command, few_lines, capsys, monke
 
     def score_beside(*given: Any) -> Any:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(score_file, "score", score)
+            patch.setattr(score_file, "score_lines", score)
             run_a_second()
         return score(*given)
 
@@ -850,7 +850,7 @@ def test_a_second_run_into_one_file_is_refused(command, few_lines, capsys, monke
         finish(file)
         run_a_second()
 
-    monkeypatch.setattr(score_file, "score", score_beside)
+    monkeypatch.setattr(score_file, "score_lines", score_beside)
     monkeypatch.setattr(RecordFile, "finish", finish_beside)
     assert call(*command) == 0
     assert len(seen) == 4  # beside each part, and when all but the lock was done
@@ -931,7 +931,7 @@ def test_a_function_goes_on_where_it_is_known_to_be_the_same(
 @pytest.mark.bad_input
 def test_memory_that_ends_leaves_what_goes_on(command, few_lines, capsys, monkeypatch) -> None:
     out = command[-1]
-    score = score_file.score
+    score = score_file.score_lines
 
     def without_memory(scorer: Any, good: Any, options: Any) -> Any:
         if out.stat().st_size > 0:
@@ -939,7 +939,7 @@ def test_memory_that_ends_leaves_what_goes_on(command, few_lines, capsys, monkey
         return score(scorer, good, options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(score_file, "score", without_memory)
+        patch.setattr(score_file, "score_lines", without_memory)
         assert call(*command) == 2
     said = capsys.readouterr().err.splitlines()[-1]
     assert "memory does not suffice for 'sentences" in said and "--num-masks 2" in said
@@ -1018,7 +1018,7 @@ def test_what_is_written_is_forgotten(command, few_lines, texts, monkeypatch) ->
     texts.write_text("\n".join(TEXTS * 4) + "\n", encoding="utf-8")
     references: list[weakref.ref[mpt_score.SentenceScores]] = []
     num_alive = []
-    score = score_file.score
+    score = score_file.score_lines
 
     def score_and_count(*given: Any) -> Any:
         scores = score(*given)
@@ -1026,7 +1026,7 @@ def test_what_is_written_is_forgotten(command, few_lines, texts, monkeypatch) ->
         references.append(weakref.ref(scores))
         return scores
 
-    monkeypatch.setattr(score_file, "score", score_and_count)
+    monkeypatch.setattr(score_file, "score_lines", score_and_count)
     assert call(*command) == 0
     assert num_alive == [0] * 10
 
