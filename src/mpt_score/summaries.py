@@ -131,12 +131,11 @@ def _of_one_text(record: Record) -> str:
 
 
 def _of_curve(curves: SentenceCurves) -> list[str]:
-    """The area with its error, and what rates are off by."""
+    """The area with its error, and what usual rates of training are off by, if they were asked for."""
     if not curves.design.has_area:
         return []
     lines = [f"area: {curves.area()} a token"]
-    low, *_, high = curves.design.columns
-    rates = [rate for rate in FIXED_RATES if low <= rate <= high]
+    rates = [rate for rate in FIXED_RATES if rate in curves.design.columns]
     for rate, bias in curves.bias_at(rates).items():
         lines.append(f"D·S − area at {100 * rate:g} %: {bias}")
     return lines
