@@ -268,7 +268,7 @@ def _padded(rows: Sequence[Any], value: int) -> Int[Tensor, "N L"]:
 def _require_words(texts: Sequence[str]) -> None:
     for number, text in enumerate(texts):
         if not text.strip():
-            raise TextError.of("text", number, "is empty: it has no word to score.")
+            raise TextError.of("text", number, "is empty and has no word to score.")
 
 
 def _require_no_special(

@@ -343,10 +343,10 @@ def _read(scorer: Scorer, name: str, texts: Any, *, skip: bool) -> Read:
     try:
         reading = read(scorer, texts, skip=skip)
     except TextError as error:
-        raise TextError(f"{name}: {error}", error.number, f"({name}) {error.reason}") from error
+        reason = f"the {name} text {error.reason}"
+        raise TextError(f"pair {error.number}: {reason}", error.number, reason) from error
     faults = {
-        number: f"has a {name} text that {reason.rstrip('.')}"
-        for number, reason in reading.faults.items()
+        number: f"the {name} text {reason.rstrip('.')}" for number, reason in reading.faults.items()
     }
     return reading._replace(faults=faults)
 

@@ -105,7 +105,7 @@ def read_in_chunks(
             chunk = read(scorer, [texts[number] for number in numbers], skip=skip)
         except TextError as error:
             number = numbers[error.number]  # and not its place among some texts by length
-            raise TextError(f"text {number}: {error.reason}", number, error.reason) from error
+            raise TextError.of("text", number, error.reason) from error
         faults.update({numbers[place]: reason for place, reason in chunk.faults.items()})
         if chunk.tokens is not None:
             yield [numbers[place] for place in chunk.numbers], chunk.tokens

@@ -267,9 +267,9 @@ class TestSkipped:
         second = ["a dog", "a cat", "a dog sat", " ", "the dog sat"]
         found = mpt_score.pairs(tiny(), first, second, tokenizer=tokenizer(), skip=True)
         assert sorted(found.skipped) == [1, 2, 3]
-        assert found.skipped[1].startswith("has a first text that is empty")
-        assert found.skipped[2].startswith("has a first text that holds [MASK]")
-        assert found.skipped[3].startswith("has a second text that is empty")
+        assert found.skipped[1].startswith("the first text is empty and has no")
+        assert found.skipped[2].startswith("the first text holds [MASK]")
+        assert found.skipped[3].startswith("the second text is empty")
         kept = mpt_score.pairs(tiny(), first[::4], second[::4], tokenizer=tokenizer())
         assert torch.equal(found.log_ratio[[0, 4]], kept.log_ratio)
         assert found.log_ratio[1:4].isnan().all() and not found.num_passes[1:4].any()
@@ -302,7 +302,9 @@ class TestSkipped:
     def test_refusals(self) -> None:
         with pytest.raises(ValueError, match="2 first texts came with 1 second"):
             mpt_score.pairs(tiny(), ["a", "a"], ["a"], tokenizer=tokenizer())
-        with pytest.raises(ValueError, match="second: text 1 is empty") as refusal:
+        with pytest.raises(
+            ValueError, match="pair 1: the second text is empty and has no word"
+        ) as refusal:
             mpt_score.pairs(tiny(), ["a", "a"], ["a", ""], tokenizer=tokenizer())
         assert refusal.value.number == 1
         with pytest.raises(ValueError, match="num_orders"):

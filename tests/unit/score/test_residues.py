@@ -100,7 +100,7 @@ def test_of_a_pair_it_is_said_which_text_has_it(tmp_path: Path) -> None:
     )
     found = mpt_score.pairs(uniform, ["MKTA"], ["MKT-"], skip=True)
     assert found.skipped[0] == (
-        "has a second text that has '-' as residue 4, a gap of an alignment. Take the gaps out"
+        "the second text has '-' as residue 4, a gap of an alignment. Take the gaps out"
     )
 
 
