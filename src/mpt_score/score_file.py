@@ -300,8 +300,8 @@ class _Run:
             for place, reason in scores.skipped.items():
                 faults.append(Fault(good[place].number, f"{reason.rstrip('.')}."))
             if len(scores.skipped) == len(good):
-                return [], sorted(faults)
-        return self._records_of(scores, good), sorted(faults)
+                return [], faults
+        return self._records_of(scores, good), faults
 
     def _with_a_curve(
         self, good: Sequence[Line], faults: list[Fault]
@@ -314,7 +314,7 @@ class _Run:
                 self.scorer.require_length(row)
             except TextError as error:
                 reasons[number] = error.reason
-        faults += [Fault(good[number].number, reason) for number, reason in sorted(reasons.items())]
+        faults += [Fault(good[number].number, reason) for number, reason in reasons.items()]
         places = [place for place, number in enumerate(reading.numbers) if number not in reasons]
         if reading.tokens is None or not places:
             return [], None
@@ -353,7 +353,7 @@ class _Run:
             self._update_digest(line)
         if self.rank > 0:
             return
-        for fault in faults:
+        for fault in sorted(faults):
             print(f"skipped: {_located(self.options, fault)}", file=sys.stderr)
         if self.records is None:
             # A terminal or a pipe need not know UTF-8, and JSON can say all of it in ASCII.
@@ -411,4 +411,4 @@ def _located(options: Namespace, fault: Fault) -> str:
 def _require_skipped(options: Namespace, faults: Sequence[Fault]) -> None:
     if faults and not options.skip:
         remedy = "Mend it, or leave such lines out: --skip."
-        raise ValueError(f"{_located(options, faults[0])} {remedy}")
+        raise ValueError(f"{_located(options, min(faults))} {remedy}")

@@ -498,6 +498,20 @@ def test_a_bad_line_costs_itself_alone(folder, tmp_path, capsys, kind) -> None:
     assert not (tmp_path / "records.csv").exists()
 
 
+def test_bad_lines_of_a_curve_are_named_in_the_order_of_the_file(folder, tmp_path, capsys) -> None:
+    """Whether they are too long for the network, hold no known word, or are no texts at all."""
+    path = tmp_path / "texts.jsonl"
+    texts = ["the cat " * 20, "a dog", "zebra", 3]
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    command = ("curve", path, "--column", "text", "--rates", "15")
+    assert call(folder, *command) == 2
+    assert f"{path}, line 1: " in capsys.readouterr().err
+    assert call(folder, *command, "--skip") == 0
+    skipped = [line for line in capsys.readouterr().err.splitlines() if "skipped: " in line]
+    for line, number in zip(skipped, (1, 3, 4), strict=True):
+        assert f"{path}, line {number}: " in line
+
+
 def test_an_answer_that_is_no_number_costs_its_line(folder, tmp_path, capsys, monkeypatch) -> None:
     path = tmp_path / "texts.txt"
     path.write_text("the cat\na dog\nthe dog sat\n")
@@ -744,7 +758,7 @@ def test_without_an_identity_nothing_is_kept(folder, texts, tmp_path, monkeypatc
     assert list(tmp_path.glob("records.csv*")) == []
 
 
-def test_the_bar_counts_passes(folder, texts, tmp_path, monkeypatch) -> None:
+def test_the_bar_counts_passes(folder, texts, tmp_path, monkeypatch, capsys) -> None:
     moves: list[int] = []
     asked: list[int] = []
     monkeypatch.setattr(score_file.tqdm, "update", lambda _, number: moves.append(number))
@@ -759,6 +773,7 @@ def test_the_bar_counts_passes(folder, texts, tmp_path, monkeypatch) -> None:
     assert call(folder, "sentences", texts, "--max-tokens", 32, "--out", out) == 0
     assert len(moves) > 5
     assert sum(moves) == sum(asked)
+    assert "\r" not in capsys.readouterr().err  # which is no terminal
     # Rows of two texts that show the same go through the network once.
     assert sum(asked) <= sum(record["num_passes"] for record in records(out.read_text()))
 
