@@ -665,6 +665,18 @@ def test_unknown_tokens_do_not_improve_bits_a_byte(tmp_path: Path) -> None:
     assert [row["bits_per_byte"] is None for row in found.rows()] == [False, True, False]
 
 
+def test_a_text_that_comes_twice_is_one_document_by_its_name() -> None:
+    texts = ["the cat sat", "a dog", "a cat sat"]
+    once = mpt_score.sentences(tiny(), texts, tokenizer=tokenizer()).mean()
+    twice = mpt_score.sentences(tiny(), texts * 2, tokenizer=tokenizer()).mean()
+    named = mpt_score.sentences(tiny(), texts * 2, tokenizer=tokenizer(), documents=texts * 2)
+    assert twice == pytest.approx(once) and named.mean() == pytest.approx(once)
+    assert named.mean().standard_error == pytest.approx(once.standard_error)
+    # As if there were six texts: the sum of squares doubles, and N (N − 1) is 30 in place of 6.
+    as_if_more = math.sqrt(2 * 6 / 30) * once.standard_error
+    assert twice.standard_error == pytest.approx(as_if_more)
+
+
 @pytest.mark.parametrize(
     "documents",
     [
