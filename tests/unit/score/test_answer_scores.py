@@ -145,6 +145,28 @@ class TestInconsistentConditionals:
             assert found.log_score.isfinite().all()
         assert 0 < num_same < 60
 
+    def test_a_difference_to_a_best_option_without_an_error_has_none(self) -> None:
+        def conditionals(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            shown = ids.masked_fill(mask, 2).double()
+            logits = (shown + shown.cumsum(dim=1)).sin()
+            return torch.stack([-logits, logits], dim=2).log_softmax(dim=2)
+
+        def are_same(seed: int, count: int) -> bool:
+            key = f"{seed} after [0, 1], {count} tokens"
+            first, second = masks_along_orders(2, count, [stream(key)]).wanted[0].split(count)
+            return torch.equal(first, second)
+
+        scorer = mpt_score.load(conditionals)
+        options = [[0, 1, 1], [1, 0, 0, 1]]
+        num_same = 0
+        for seed in range(30):
+            found = mpt_score.answers(scorer, [[0, 1]], [options], num_orders=2, seed=seed)
+            assert found.best.tolist() == [0]
+            is_same = are_same(seed, 3) or are_same(seed, 4)
+            assert found.difference_error.isnan().tolist() == [[False, is_same]]
+            num_same += are_same(seed, 3)
+        assert 0 < num_same < 30
+
     def test_neither_its_place_nor_other_prompts_change_what_a_prompt_gets(self) -> None:
         model = self.model().log_values
         prompts = [[0], [1], [0, 1]]

@@ -14,7 +14,7 @@ from tiny_bert import CLS, LINES, SEP, tiny, tokenizer
 import mpt_score
 from mpt_lml import HMM
 from mpt_score import tokens
-from mpt_score.rows.reading import block_sizes
+from mpt_score.rows.reading import block_sizes, windows_of
 
 COUNT = 7
 NUM_VALUES = 3
@@ -213,6 +213,15 @@ def test_frames_behind_a_text_are_shown_or_cut_off() -> None:
     mpt_score.sentences(network, LINES[:1], tokenizer=tokenizer(), block_length=2, later="absent")
     assert {row[0] for row in asked} == {CLS}
     assert SEP not in {value for row in asked for value in row}
+
+
+def test_windows_of_a_pair_keep_which_text_a_token_is_of() -> None:
+    pair = tokens.encode(tokenizer(), ["the cat sat the dog sat"], ["a cat sat"])
+    scorer = mpt_score.load(Network(), tokenizer(), max_length=COUNT)
+    windows = windows_of(scorer, pair)
+    assert len(windows) > 1
+    assert torch.equal(torch.cat([each.types[0, 1:-1] for each in windows]), pair.types[0, 1:-1])
+    assert all(each.types[0, [0, -1]].tolist() == [0, 1] for each in windows)
 
 
 def test_windows_are_cut_into_blocks_of_their_own() -> None:

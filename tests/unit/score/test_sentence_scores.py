@@ -536,6 +536,36 @@ def test_masks_are_added_until_the_error_is_small_enough() -> None:
     assert fewest.degrees[0] == pytest.approx(estimate.FEWEST_ORDERS_TO_STOP - 1)
 
 
+def test_so_many_orders_are_added_as_the_error_says_are_missing() -> None:
+    eight = mpt_score.sentences(by_table, EVERY_TEXT[:12], num_orders=8)
+    found = []
+    for text, error in zip(EVERY_TEXT[:12], eight.standard_error.tolist(), strict=True):
+        # Of twelve orders with the variance of the first eight it is just reached.
+        target = error * math.sqrt(8 / 11.9) / COUNT
+        more = mpt_score.sentences(by_table, [text], target_error=target)
+        found.append(1 + round(more.degrees.item()))
+    assert min(found) == 12
+
+
+def test_a_slope_is_the_mean_of_its_posterior() -> None:
+    """Bayes' rule for the slope of a line through 0: a normal prior, and noise as around the slope 1."""
+    control, noise = torch.randn(2, 3, 4, generator=generator(6), dtype=torch.float64)
+    score_ = 0.2 * control + 0.3 * noise
+    sizes = torch.full((3, 4), 5.0, dtype=torch.float64)
+    found = estimate.slopes_of_others(score_[None], control[None], sizes[None])
+    for repeat, others in enumerate(([1, 2], [0, 2], [0, 1])):
+        x = control[others].flatten()
+        y = score_[others].flatten()
+        x, y = x - x.mean(), y - y.mean()
+        noise_variance = (y - x).square().mean()
+        precision_of_data = x.square().sum() / noise_variance
+        precision_of_prior = 1 / 0.5**2
+        slope_of_data = (x * y).sum() / x.square().sum()
+        mean = precision_of_data * slope_of_data + precision_of_prior * 1.0
+        mean /= precision_of_data + precision_of_prior
+        assert found[0, repeat].item() == pytest.approx(mean.item(), abs=1e-9)
+
+
 def test_a_slope_comes_from_the_other_repeats_and_is_near_one_where_they_say_little() -> None:
     g = generator(5)
     control, noise = torch.randn(2, 3, 40, generator=g, dtype=torch.float64)
@@ -645,11 +675,12 @@ def test_bytes_are_those_of_utf_8() -> None:
 
 def test_unknown_tokens_do_not_improve_bits_a_byte(tmp_path: Path) -> None:
     """By a tokenizer that says where its tokens stand, and by one that does not."""
-    texts = ["the cat", "the cat zebra", "北京 the cat"]
+    texts = ["the cat", "the cat zebra", "北京 the cat", "zebra thé cat"]
     found = mpt_score.sentences(tiny(), texts, tokenizer=tokenizer())
-    assert found.num_unknown.tolist() == [0, 1, 2]
-    assert found.num_bytes.tolist() == [7, 7, 8]
-    bits = -found.log_score / math.log(2) / torch.tensor([7, 7, 8])
+    assert found.num_unknown.tolist() == [0, 1, 2, 1]
+    num_bytes = [7, 7, 8, 9]  # with the space in front of a known token; é has two
+    assert found.num_bytes.tolist() == num_bytes
+    bits = -found.log_score / math.log(2) / torch.tensor(num_bytes)
     torch.testing.assert_close(found.bits_per("byte"), bits)
 
     family = FAMILIES["ESM-2"]
