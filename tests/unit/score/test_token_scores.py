@@ -139,6 +139,7 @@ def test_terms_are_those_of_literal_loops(case: Case) -> None:
         assert word == case.words
         parts = [case.text[a:b] for a, b in zip(scores.start, scores.end, strict=True)]
         assert parts == case.parts
+        assert (scores.start.diff() > 0).all()  # of two equal residues, too
 
 
 @pytest.mark.parametrize("kind", [word_piece, byte_pairs, unigram])
