@@ -70,7 +70,7 @@ class Estimate(float):
 
     def __repr__(self) -> str:
         if math.isnan(self.standard_error):
-            reason = "error not known" if self.num_samples > 1 else "no error from one sample"
+            reason = "no error from one sample" if self.num_samples == 1 else "error not known"
             return f"{self:.4f} {self.unit} ({reason})"
         if self.num_samples == 0 and self.standard_error == 0.0:
             return f"{self:.4f} {self.unit} (exact)"
@@ -192,18 +192,17 @@ class MaskCurve:
         """Area under the curve, sum over M = 1..D of S(x; M): log p(x) by Proposition 1, in nats.
 
         It is the sum over all sizes where each of them is there, and otherwise the trapezoidal rule on
-        those that are. The standard error covers the masks, not the error of that rule.
+        those that are. The standard error covers the masks, not the error of that rule: where no masks
+        were drawn, that rule's is all there is, and the standard error is NaN.
         """
-        terms = self.score
-        errors = self.standard_error
-        if len(terms) < self.num_features:
-            weights = trapezoid_weights(self.num_masked, self.num_features).to(terms)
-            terms = weights * terms
-            errors = weights * errors
+        weights = trapezoid_weights(self.num_masked, self.num_features).to(self.score)
         error = self.area_standard_error
         if error is None:  # sizes are independent
-            error = errors.square().sum().sqrt().item()
-        return Estimate(terms.sum().item(), error, self.num_masks)
+            error = (weights * self.standard_error).square().sum().sqrt().item()
+        is_exact = self.num_masks == 0 and error == 0.0
+        if is_exact and len(weights) < self.num_features:
+            error = math.nan
+        return Estimate((weights * self.score).sum().item(), error, self.num_masks)
 
     def partial_sums(self) -> Tensor:
         """Cumulative sums over sizes (D,): the mean of log p(x_A | x_R) over the masks A of size M.

@@ -27,8 +27,8 @@ def test_an_estimate_is_a_number_with_an_error() -> None:
 def test_what_has_an_error_is_not_called_exact() -> None:
     """Also where nobody says how many samples are behind it, as in a published table."""
     assert repr(Estimate(-1.5, 0.25)) == "-1.5000 ± 0.2500 nats"
-    assert repr(Estimate(-1.5, math.nan)) == "-1.5000 nats (no error from one sample)"
-    assert repr(Estimate(-1.5, math.nan, 2)) == "-1.5000 nats (error not known)"
+    for num_samples in (0, 2):
+        assert repr(Estimate(-1.5, math.nan, num_samples)) == "-1.5000 nats (error not known)"
 
 
 def test_a_mean_of_samples_knows_its_error() -> None:
@@ -164,6 +164,18 @@ def test_columns_of_a_table_are_of_one_length() -> None:
 def test_a_curve_is_exact_unless_masks_were_drawn() -> None:
     one = torch.ones(1)
     assert repr(MaskCurve(one.long(), -one, 0 * one, 1).area()) == "-1.0000 nats (exact)"
+
+
+def test_an_area_between_few_sizes_is_not_exact() -> None:
+    """Exact scores of some sizes: straight lines between them have an error that nothing tells."""
+    sizes = torch.tensor([1, 4])
+    no_error = torch.zeros(2)
+    exact_scores = MaskCurve(sizes, -1.0 * sizes, no_error, 4)
+    assert repr(exact_scores.area()) == "-10.0000 nats (error not known)"
+    drawn = MaskCurve(sizes, -1.0 * sizes, no_error, 4, num_masks=3)
+    assert repr(drawn.area()) == "-10.0000 ± 0.0000 nats"
+    published = MaskCurve(sizes, -1.0 * sizes, torch.tensor([0.1, 0.0]), 4)  # masks not known
+    assert published.area().standard_error > 0.0
 
 
 def test_the_trapezoidal_rule_is_exact_for_a_straight_line() -> None:
