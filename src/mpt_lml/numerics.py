@@ -12,12 +12,6 @@ LOG_2PI = math.log(2.0 * math.pi)
 _SMALLEST_OF_SERIES = 16.0
 """Least argument for which five terms of Stirling's series have all digits of double precision."""
 
-LOG_ZERO = -1e12
-"""Finite number that stands for log 0: far below every log-probability, and no difference is NaN."""
-
-LOG_NEGLIGIBLE = -700.0
-"""Logarithm of a share that adds nothing to the largest, 1, in a sum; exp is slow where it underflows."""
-
 WORKING_BYTES = 2**27
 """Bytes (128 MiB) that one batch of intermediate results may take before work is cut into chunks."""
 
@@ -35,21 +29,6 @@ def double(values: Tensor) -> Tensor:
             f"the device {values.device} has no double precision, in which closed forms are computed. "
             "Move model and data to the CPU with .cpu() first."
         ) from reason
-
-
-def log_or_zero(values: Tensor) -> Tensor:
-    """log of numbers >= 0; that of 0 is ``LOG_ZERO``, with the derivative 0."""
-    is_zero = values == 0
-    return values.masked_fill(is_zero, 1.0).log().masked_fill(is_zero, LOG_ZERO)
-
-
-def log_sum(terms: Tensor, dim: int) -> Tensor:
-    """log Σ exp over one axis, of terms that may be ``LOG_ZERO``."""
-    if terms.shape[dim] == 1:
-        return terms.squeeze(dim)
-    largest = terms.detach().amax(dim=dim, keepdim=True)
-    shares = (terms - largest).clamp_(min=LOG_NEGLIGIBLE).exp_()
-    return shares.sum(dim=dim).log() + largest.squeeze(dim)
 
 
 def log_normal(residual: Tensor, variance: Tensor) -> Tensor:

@@ -1,6 +1,5 @@
 """A hidden Markov model: a language whose every conditional is known exactly."""
 
-import math
 from typing import Annotated, final
 
 import torch
@@ -17,7 +16,7 @@ from mpt_lml.checks import (
     require_row_sums,
 )
 from mpt_lml.models.base import TractableModel, require_pairs, require_values
-from mpt_lml.numerics import LOG_ZERO, double, draw_uniform, log_or_zero, log_sum, pick
+from mpt_lml.numerics import double, draw_uniform, pick
 
 __all__ = ["HMM"]
 
@@ -34,17 +33,16 @@ class HMM(TractableModel):
 
     p(x) = Σ_z initial[z_1] emission[z_1, x_1] Π_{j>1} transition[z_{j−1}, z_j] emission[z_j, x_j]
 
-    The forward-backward algorithm (Rabiner 1989, Section III) in logarithms: p(x_R before j, z_j) and
-    p(x_R after j | z_j) of each state for itself, so that no state underflows, however improbable it
-    has become; what comes later may speak for no other.
+    The forward-backward algorithm (Rabiner 1989, Section III) keeps p(x_R before j, z_j) and
+    p(x_R after j | z_j) of every state as logarithms. However improbable a state has become, its
+    probability does not underflow: later symbols may make it the most probable one.
 
     Tables in single precision give answers in single precision, computed in double, since rounding
-    adds up over long sequences. Transitions below 1e-280, such as 0, cost several times as much. An
-    entry that is 0 stands for what cannot happen; its derivative is 0.
+    adds up over long sequences. Transitions below 1e-280, such as 0, cost several times as much.
 
     Args:
-        initial: of the first state, (Q,); may have zeros.
-        transition: of state r after state q, (Q, Q); may have zeros.
+        initial: of the first state, (Q,). Of a table with a 0 there are no derivatives: they are NaN.
+        transition: of state r after state q, (Q, Q). Zeros as in ``initial``.
         emission: of symbol v in state q, (Q, V); positive, so that every sequence has a finite
             log-probability, and no conditional is asked of an event that cannot happen.
         num_features: D.
@@ -167,8 +165,6 @@ class HMM(TractableModel):
     def _log_states(self, x: Tensor, mask: Tensor) -> Tensor:
         log_evidence = self._log_evidence(self._log_emitted(x), mask)
         log_states = (self._around(log_evidence) + log_evidence).log_softmax(dim=1)
-        is_impossible = log_states < 0.5 * LOG_ZERO
-        log_states = log_states.masked_fill(is_impossible, -math.inf)
         return log_states.permute(2, 0, 1).contiguous().to(self.emission)
 
     def _sample(self, n: int, generator: torch.Generator) -> Tensor:
@@ -189,14 +185,15 @@ class HMM(TractableModel):
         """log p(x_R) of every pair."""
         log_evidence = self._log_evidence(self._log_emitted(x), mask)
         before, scales = self._forward(log_evidence)
-        log_probability = log_sum(before[-1] + log_evidence[-1], 0) + torch.stack(scales).sum(dim=0)
+        log_probability = (before[-1] + log_evidence[-1]).logsumexp(dim=0)
+        log_probability = log_probability + torch.stack(scales).sum(dim=0)
         return log_probability.to(self.emission)
 
     def _log_each(self, x: Tensor, mask: Tensor) -> Tensor:
         log_emitted = self._log_emitted(x)
         log_states = self._around(self._log_evidence(log_emitted, mask)).log_softmax(dim=1)
         # p(x_j | x_R) = Σ_q p(z_j = q | x_R) emission[q, x_j] of a masked j, which is not in R.
-        log_each = log_sum(log_states + log_emitted, 1)
+        log_each = (log_states + log_emitted).logsumexp(dim=1)
         return log_each.T.contiguous().to(self.emission)
 
     def _log_emitted(self, x: Int[Tensor, "B D"]) -> Float[Tensor, "D Q B"]:
@@ -217,7 +214,7 @@ class HMM(TractableModel):
         self, log_evidence: Float[Tensor, "D Q B"]
     ) -> tuple[list[Float[Tensor, "Q B"]], list[Float[Tensor, " B"]]]:
         """log p(x_R before j, z_j) of every place j, less the scales of 1, ..., j, and these scales."""
-        message = log_or_zero(double(self.initial))[:, None].expand_as(log_evidence[0])
+        message = double(self.initial).log()[:, None].expand_as(log_evidence[0])
         messages = [message]
         scales = [torch.zeros_like(log_evidence[0, 0])]
         arriving = double(self.transition).T.contiguous()
@@ -244,7 +241,8 @@ class HMM(TractableModel):
     ) -> tuple[Float[Tensor, "R B"], Float[Tensor, " B"]]:
         """log Σ_q ``moves``[r, q] exp(message_q) of every state r, less a scale, and the scale.
 
-        The scale is the largest message: numbers near 0 keep more digits than log p(x_R) does.
+        The scale is the largest message. Relative to it messages stay near 0 and keep their digits;
+        without it they would grow with the length of the sequence.
         """
         scale = message.detach().amax(dim=0)
         relative = message - scale
@@ -252,7 +250,7 @@ class HMM(TractableModel):
             return (moves @ relative.exp_()).log(), scale
         # Some state may be reached only from states that have become too improbable for exp: here
         # each sum is taken relative to its largest term.
-        return log_sum(log_or_zero(moves)[:, :, None] + relative, 1), scale
+        return (moves.log()[:, :, None] + relative).logsumexp(dim=1), scale
 
 
 def _require_table(name: str, table: Tensor) -> None:

@@ -12,7 +12,7 @@ from other_device import MPS, OtherDevice
 from mpt_lml import (
     numerics,
 )
-from mpt_lml.numerics import LOG_ZERO, double, log_or_zero, log_sum, softplus
+from mpt_lml.numerics import double, softplus
 from mpt_lml.theory import rates
 
 
@@ -45,25 +45,6 @@ def test_a_softplus_keeps_its_last_digit() -> None:
     torch.testing.assert_close(
         softplus(logits), torch.tensor(exact, dtype=torch.float64), atol=1e-14, rtol=0
     )
-
-
-def test_a_sum_of_logarithms_is_relative_to_its_largest_term() -> None:
-    log_3 = math.log(3.0)
-    far = 1e6  # exp of it overflows, and of its negative underflows
-    columns = [[log_3, 0.0, LOG_ZERO], [far, far, far - 1e3], [-far, -far + log_3, 2 * LOG_ZERO]]
-    terms = torch.tensor(columns, dtype=torch.float64)
-    expected = [math.log(4.0), far + math.log(2.0), -far + math.log(4.0)]
-    torch.testing.assert_close(log_sum(terms, 1), terms.new_tensor(expected), atol=1e-9, rtol=0)
-    torch.testing.assert_close(log_sum(terms.T[:, None], 0)[0], log_sum(terms, 1), atol=0, rtol=0)
-    assert log_sum(terms[:, :1], 1).equal(terms[:, 0])
-
-
-def test_the_logarithm_of_0_is_a_number_without_a_slope() -> None:
-    values = torch.tensor([0.0, 0.5, 1.0], dtype=torch.float64, requires_grad=True)
-    logarithms = log_or_zero(values)
-    torch.testing.assert_close(logarithms.exp(), values, atol=0, rtol=1e-15)
-    (slopes,) = torch.autograd.grad(logarithms.sum(), values)
-    assert slopes.tolist() == [0.0, 2.0, 1.0]
 
 
 def test_gamma_draws_come_from_the_generator_and_move_it_alone() -> None:
