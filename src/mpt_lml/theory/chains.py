@@ -20,7 +20,6 @@ from mpt_lml.checks import (
     check,
     checked,
     require_entries,
-    require_memory,
     require_row_sums,
 )
 from mpt_lml.numerics import double
@@ -30,8 +29,8 @@ __all__ = ["ChainBlocks", "markov_blocks", "rate_efficiency", "rate_noise"]
 MAX_TAIL_SHARE = 1e-3
 """Largest share of a sum over blocks in those longer than the longest known one."""
 
-MAX_ROUNDING_SHARE = 1e-9
-"""Largest share of H_k and of J_k that may be rounding; a nearly reducible chain exceeds it."""
+MAX_ROUNDING = 1e-6
+"""Largest share of a stationary probability that may be rounding."""
 
 _SLACK = 1e-9  # of sums that are 1 or 0 in exact arithmetic
 
@@ -81,8 +80,8 @@ def markov_blocks(
     Raises:
         ValueError: for entries that are not positive, rows that do not sum to 1, or to 0 (1e-9 in
             double precision, of ``derivative`` relative to its largest entry; 1e-6 in single), and for a
-            chain that so nearly falls apart (steps below some 1e-20) that differences of log p(x_j)
-            would be rounding.
+            chain with states so rarely visited, or so rarely left (both below some 1e-9), that its
+            stationary law would be rounding.
 
     >>> coin = torch.tensor([[0.75, 0.25], [0.25, 0.75]]).double()
     >>> turn = torch.tensor([[0.5, -0.5], [-0.5, 0.5]]).double()
@@ -98,14 +97,9 @@ def markov_blocks(
     largest = derivative.abs().max().item()
     require_row_sums("derivative", derivative, 0.0, tolerance, unit=largest)
     num_states = len(transition)
-    bytes_needed = 8 * 8 * num_blocks * num_states**3
-    require_memory(f"blocks of up to {num_blocks} places", bytes_needed, "fewer num_blocks")
     dtype = transition.dtype
     transition = double(transition)
     derivative = double(derivative)
-    # In this unit no ∂ log T is larger than 1, and no square is too large or too small for a float.
-    unit = (derivative / transition).abs().max()
-    derivative = derivative / unit.where(unit > 0, 1.0)
     power, relative = _powers(transition, derivative, num_blocks + 1)
     stationary = _stationary(transition)
     sensitivity = torch.zeros(num_blocks).to(transition)
@@ -123,40 +117,12 @@ def markov_blocks(
         sensitivity[place - 1 :] += (reached * ends * score.square()).sum(dim=(1, 2, 3))
         covariance[place - 1 :] += (earlier * ends * score).sum(dim=(1, 2, 3))
         earlier = torch.einsum("kaxb,xy->kayb", earlier + reached * score, transition)[1:]
-    variability = sensitivity + 2.0 * covariance
-    _, magnitude = _powers(transition, derivative.abs(), num_blocks + 1)
-    rounding = _rounding(stationary[:, None] * power, magnitude)
-    # Not "more than": of what underflows both are 0.
-    is_known = rounding < MAX_ROUNDING_SHARE * torch.minimum(sensitivity, variability)
-    if unit > 0 and not is_known.all():
-        raise ValueError(
-            "transition must not fall apart into sets of states that are next to never left, but its "
-            f"smallest entry is {transition.min().item():.3g}: the information in blocks would be "
-            "rounding. Look at each set as a chain of its own."
-        )
     information = (stationary[:, None] * derivative * (derivative / transition)).sum()
     return ChainBlocks(
-        sensitivity=(sensitivity * unit * unit).to(dtype),
-        variability=(variability * unit * unit).to(dtype),
-        information=(information * unit * unit).item(),
+        sensitivity=sensitivity.to(dtype),
+        variability=(sensitivity + 2.0 * covariance).to(dtype),
+        information=information.item(),
     )
-
-
-def _rounding(pair: Float[Tensor, "n Q Q"], magnitude: Float[Tensor, "n Q Q"]) -> Tensor:
-    """An estimate of the rounding errors of H_k and J_k, (K,).
-
-    Each score is a sum of three ∂ log Tⁿ[a, b], n up to k + 1, which have errors of about √n ε times
-    the sum of the absolute values of their terms. Where to leave a set of states is improbable these
-    are large, of one size at all places, and cancel.
-
-    Args:
-        pair: probabilities of two symbols at distance n = 0, ..., K + 1.
-        magnitude: of ∂ log Tⁿ[a, b], that sum.
-    """
-    square = (pair * magnitude * magnitude).sum(dim=(1, 2)).cummax(dim=0).values[2:]
-    length = torch.arange(1, len(square) + 1).to(square)
-    epsilon = torch.finfo(square.dtype).eps
-    return (3.0 * length * epsilon).square() * (length + 1.0) * square
 
 
 def _powers(transition: Tensor, derivative: Tensor, highest: int) -> tuple[Tensor, Tensor]:
@@ -173,24 +139,18 @@ def _powers(transition: Tensor, derivative: Tensor, highest: int) -> tuple[Tenso
 
 
 def _stationary(transition: Float[Tensor, "Q Q"]) -> Float[Tensor, " Q"]:
-    """The law π with π T = π, every digit of it, however rarely a set of states is left.
-
-    States are taken out one after the other, the last first, until one is left; in the chain watched
-    only at the others, steps that led through a state lead on from it (Grassmann, Taksar & Heyman
-    1985). The chance to leave one is a sum, not 1 − T[q, q]: nothing is subtracted, so nothing
-    cancels. On the way back what leaves a state is what comes in from those before it.
-    """
-    watched = transition.clone()
-    num_states = len(watched)
-    leaving = torch.ones(num_states).to(watched)
-    for state in range(num_states - 1, 0, -1):
-        leaving[state] = watched[state, :state].sum()
-        leads_to = watched[state, :state] / leaving[state]
-        watched[:state, :state] += watched[:state, state, None] * leads_to
-    law = torch.ones(num_states).to(watched)
-    for state in range(1, num_states):
-        law[state] = law[:state] @ watched[:state, state] / leaving[state]
-    return law / law.sum()
+    """The law π with π T = π, by a linear system: π (I − T + 1) = 1, with 1 for ones everywhere."""
+    ones = torch.ones_like(transition)
+    system = torch.eye(len(ones)).to(ones) - transition + ones
+    law = torch.linalg.solve_ex(system.T, ones[0]).result
+    rounding = torch.finfo(law.dtype).eps * torch.linalg.cond(system)
+    if not rounding < MAX_ROUNDING * law.min():  # infinite where the system is singular
+        raise ValueError(
+            "transition must not have states that are next to never visited, nor sets of states that "
+            f"are next to never left, but its smallest entry is {transition.min().item():.3g}: the "
+            "stationary law would be rounding. Look at each set as a chain of its own."
+        )
+    return law
 
 
 def _per_place(
