@@ -9,9 +9,6 @@ from torch import Tensor
 
 LOG_2PI = math.log(2.0 * math.pi)
 
-_SMALLEST_OF_SERIES = 16.0
-"""Least argument for which five terms of Stirling's series have all digits of double precision."""
-
 WORKING_BYTES = 2**27
 """Bytes (128 MiB) that one batch of intermediate results may take before work is cut into chunks."""
 
@@ -85,36 +82,6 @@ def require_variance(name: str, value: float, dtype: torch.dtype) -> None:
             f"{name} must be > 0 and within {limits.tiny:.3g}..{limits.max:.3g}, the range of "
             f"{dtype}, got {value}. Use data in float64, or in another unit."
         )
-
-
-def log_gamma_ratio(a: Tensor, step: float | Tensor) -> Tensor:
-    """log Γ(a + step) − log Γ(a), in double precision.
-
-    A difference of two logarithms of 1e9 for a of 1e8 would keep nine digits fewer than each of
-    them has. There Stirling's series is subtracted term by term (Abramowitz & Stegun, 6.1.40).
-
-    Args:
-        a: > 0.
-        step: >= 0, of a shape that can be broadcast with that of ``a``.
-
-    Returns:
-        No unit, of the shape that both have together.
-    """
-    a, step = torch.broadcast_tensors(double(a), double(torch.as_tensor(step).to(a.device)))
-    plain = torch.lgamma(a + step) - torch.lgamma(a)
-    large = a.clamp(min=_SMALLEST_OF_SERIES)  # where() takes derivatives of both
-    series = (large - 0.5) * torch.log1p(step / large) + step * (large + step).log() - step
-    series = series + _stirling_remainder(large + step) - _stirling_remainder(large)
-    return torch.where(a < _SMALLEST_OF_SERIES, plain, series)
-
-
-def _stirling_remainder(a: Tensor) -> Tensor:
-    """Remainder of Stirling's formula for log Γ(a), accurate to 1e-16 for a >= 16."""
-    square = a.square()
-    terms = (
-        1 / 12 - (1 / 360 - (1 / 1260 - (1 / 1680 - 1 / 1188 / square) / square) / square) / square
-    )
-    return terms / a
 
 
 def draw_normal(

@@ -12,7 +12,6 @@ from mpt_lml.checks import (
     Interval,
     Within,
     checked,
-    require_memory,
     require_row_sums,
 )
 from mpt_lml.models.base import TractableModel, require_pairs, require_values
@@ -109,11 +108,8 @@ class HMM(TractableModel):
             The model, in double precision.
 
         Raises:
-            ValueError: for V that is no multiple of Q, and tables that no memory holds.
+            ValueError: for V that is no multiple of Q.
         """
-        num_entries = num_states * (num_states + num_symbols)
-        what = f"tables of {num_entries} probabilities"
-        require_memory(what, 8 * num_entries, "fewer states or symbols")
         if num_symbols % num_states:
             raise ValueError(f"num_symbols must be a multiple of {num_states}, got {num_symbols}.")
         circle = torch.eye(num_states, dtype=torch.float64)
