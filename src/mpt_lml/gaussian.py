@@ -82,18 +82,15 @@ def log_density(
 
     Raises:
         ValueError: for a covariance that is not positive definite, or has directions so narrow that
-            rounding would show.
+            log-densities lose too many digits.
 
     >>> log_density(torch.zeros(1, 2), torch.zeros(2), torch.eye(2))
     tensor([-1.8379])
     """
-    factor, growth = _cholesky("covariance", covariance)
+    factor = _cholesky("covariance", covariance)
     centered = double(x) - double(mean)
     whitened = torch.linalg.solve_triangular(factor, centered.mT, upper=False)
     square = whitened.square().sum(dim=0)
-    # A coordinate's share, of the log-determinant (1) and of the square of the worst datum.
-    mean_square = square.detach().max() / len(mean)
-    _require_little_rounding(growth * (1.0 + mean_square), x.dtype, "covariance")
     log_det = 2.0 * factor.diagonal().log().sum()
     return (-0.5 * (len(mean) * LOG_2PI + log_det + square)).to(x)
 
@@ -107,8 +104,8 @@ def condition_dense(
 ) -> tuple[Float[Tensor, "N M"], Float[Tensor, "M M"]]:
     """The Gaussian of x_A given x_R, from the blocks of a dense covariance.
 
-    Paper, Eqs. 6–7 with the minus sign: Σ_AA − Σ_AR Σ_RR⁻¹ Σ_RA. The exact sibling of
-    :class:`LowRankPosterior`.
+    Paper, Eqs. 6–7 with the minus sign: Σ_AA − Σ_AR Σ_RR⁻¹ Σ_RA. What :class:`LowRankPosterior`
+    computes without a D×D matrix.
 
     Args:
         x: data, (N, D), finite; what it holds in A does not change the answer.
@@ -121,15 +118,14 @@ def condition_dense(
 
     Raises:
         ValueError: for a covariance that is not positive definite or has directions so narrow that
-            rounding would show, and for a mask that hides nothing.
+            log-densities lose too many digits, and for a mask that hides nothing.
 
     >>> pair, mask = torch.tensor([[1.0, 0.5], [0.5, 1.0]]), torch.tensor([True, False])
     >>> condition_dense(torch.tensor([[0.0, 2.0]]), torch.zeros(2), pair, mask)
     (tensor([[1.]]), tensor([[0.7500]]))
     """
-    _, growth = _cholesky("covariance", covariance)
     # Of a covariance that is definite by its last digits alone, a block may not be.
-    _require_little_rounding(growth, x.dtype, "covariance")
+    _cholesky("covariance", covariance)
     wide = double(covariance)
     factor = torch.linalg.cholesky(wide[~mask][:, ~mask])
     cross = wide[mask][:, ~mask]
@@ -137,8 +133,6 @@ def condition_dense(
     # With L Lᵀ = Σ_RR: L⁻¹ Σ_RA and L⁻¹ (x_R − μ_R) in one solve.
     both = torch.linalg.solve_triangular(factor, torch.cat([cross, centered]).mT, upper=False)
     gain, whitened = both.mT.tensor_split([len(cross)])
-    farthest = whitened.detach().square().sum(dim=-1).max().sqrt()
-    _require_little_rounding(growth * (1.0 + farthest), x.dtype, "covariance")
     conditional_mean = double(mean)[mask] + whitened @ gain.mT
     conditional_covariance = wide[mask][:, mask] - gain @ gain.mT
     return conditional_mean.to(x), conditional_covariance.to(x)
@@ -156,34 +150,34 @@ def divergence(p: Float[Tensor, "D D"], q: Float[Tensor, "*B D D"]) -> Float[Ten
         Nats, (...).
 
     Raises:
-        ValueError: for a covariance that is not positive definite, or so narrow beside the other that
-            rounding would show.
+        ValueError: for a covariance that is not positive definite, or has directions so narrow that
+            log-densities lose too many digits.
 
     >>> divergence(torch.eye(2), 2 * torch.eye(2))
     tensor(0.1931)
     """
-    factor_p, _ = _cholesky("p", p)
-    factor_q, growth = _cholesky("q", q)
+    factor_p = _cholesky("p", p)
+    factor_q = _cholesky("q", q)
     ratio = torch.linalg.solve_triangular(factor_q, factor_p, upper=False)
     trace = ratio.square().sum(dim=(-2, -1))  # of q⁻¹ p
-    _require_little_rounding(growth * (1.0 + trace.detach().max() / len(p)), p.dtype, "q")
     log_det = (factor_q.diagonal(dim1=-2, dim2=-1) / factor_p.diagonal()).log().sum(dim=-1)
     return (0.5 * (trace - len(p)) + log_det).to(p)
 
 
-def _cholesky(name: str, matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """The Cholesky factor in double precision, and the nats that rounding may change at 1 sd."""
+def _cholesky(name: str, matrix: Tensor) -> Tensor:
+    """The Cholesky factor in double precision of a matrix that is far enough from singular."""
     require_definite(name, matrix)
     wide = double(matrix)
-    factor = torch.linalg.cholesky(wide)
-    with torch.no_grad():
-        identity = torch.eye(wide.shape[-1]).to(wide)
-        inverse = torch.linalg.solve_triangular(factor, identity.expand_as(wide), upper=False)
-        # At least the condition number, from Frobenius norms.
-        condition = inverse.square().sum(dim=(-2, -1)) * wide.square().sum(dim=(-2, -1)).sqrt()
-        # One rounding of Σ is ε/2 of it. That moves xᵀΣ⁻¹x by ε/2 times the condition number of itself
-        # at most, and each coordinate's share of log det Σ by as much. A log-density has half of both.
-        return factor, 0.25 * _EPSILON * condition.max()
+    condition = torch.linalg.cond(wide.detach(), p="fro").max()
+    # One rounding of Σ is ε/2 of it. That moves xᵀΣ⁻¹x by ε/2 times the condition number of itself
+    # at most, and each coordinate's share of log det Σ by as much. A log-density has half of both.
+    nats = 0.25 * _EPSILON * condition.item()
+    if not nats <= _MOST_ROUNDING:
+        raise ValueError(
+            f"{name} has directions so narrow beside the rest that rounding changes log-densities by "
+            f"{nats:.0e} nats a coordinate, more than {_MOST_ROUNDING:.0e}. Use larger noise."
+        )
+    return torch.linalg.cholesky(wide)
 
 
 @dataclass(frozen=True, eq=False)
@@ -433,14 +427,3 @@ def require_near(deviation: Tensor, noise_variance: Tensor) -> None:
             f"standard deviations of the noise and more than {MAX_DEVIATION:.0e}: rounding would be "
             "seen. Use data nearer to the model, or larger noise."
         )
-
-
-def _require_little_rounding(nats: Tensor, dtype: torch.dtype, covariance: str) -> None:
-    """Refuse the named covariance where rounding may change log-densities by too many ``nats``."""
-    if nats <= _MOST_ROUNDING:
-        return
-    raise ValueError(
-        f"{covariance} has directions so narrow beside the rest that rounding in double precision "
-        f"changes log-densities of {dtype} input by {nats.item():.0e} nats a coordinate, more than "
-        f"{_MOST_ROUNDING:.0e}. Use larger noise, data nearer to the model."
-    )

@@ -344,11 +344,6 @@ CASES = {
         ValueError,
         "covariance has directions so narrow",
     ),
-    "covariances that are too far apart": (
-        lambda: gaussian.divergence(1e300 * torch.eye(2).double(), 1e-300 * torch.eye(2).double()),
-        ValueError,
-        "q has directions so narrow",
-    ),
     "a second moment that overflows": (
         lambda: objectives.second_moment(X * 1e200),
         ValueError,

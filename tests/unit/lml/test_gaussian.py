@@ -243,7 +243,7 @@ def test_a_block_of_a_covariance_that_is_hardly_definite() -> None:
 
 @pytest.mark.bad_input
 class TestRefused:
-    MESSAGE = r"rounding in double precision changes .* by \de[-+]\d+ nats a coordinate, more than"
+    MESSAGE = r"rounding changes log-densities by \de[-+]\d+ nats a coordinate, more than 1e-08"
 
     def test_covariances_that_are_almost_flat(self) -> None:
         w = torch.randn(5, 3, generator=generator(1), dtype=torch.float64)
@@ -257,21 +257,6 @@ class TestRefused:
             gaussian.condition_dense(x, x[0], flat, mask)
         with pytest.raises(ValueError, match=f"q has .*{self.MESSAGE}"):
             gaussian.divergence(torch.eye(5, dtype=torch.float64), flat)
-
-
-@pytest.mark.bad_input
-def test_one_datum_far_out_is_refused_among_many_near() -> None:
-    """Of data 300 standard deviations from the mean, one is enough."""
-    covariance = torch.diag(torch.tensor([1.0, 1e-6])).double()
-    x = torch.zeros(1000, 2, dtype=torch.float64)
-    x[3, 1] = 0.3
-    mask = torch.tensor([True, False])
-    gaussian.log_density(x[4:], x[0], covariance)
-    gaussian.condition_dense(x[4:], x[0], covariance, mask)
-    with pytest.raises(ValueError, match=TestRefused.MESSAGE):
-        gaussian.log_density(x, x[0], covariance)
-    with pytest.raises(ValueError, match=TestRefused.MESSAGE):
-        gaussian.condition_dense(x, x[0], covariance, mask)
 
 
 @pytest.mark.parametrize("unit", [1e-10, 1e10])
