@@ -250,7 +250,7 @@ def sizes_and_weights(
     if rule == "midpoint":
         weights = torch.full((len(sizes),), num_features / len(sizes), dtype=torch.float64)
     elif rule == "trapezoid":
-        weights = trapezoid_weights(sizes, num_features)
+        weights = trapezoid_weights(torch.from_numpy(sizes), num_features)
     else:
         at_sizes = _legendre(sizes, num_features, len(sizes) - 1)
         at_every_size = _legendre(np.arange(1, num_features + 1), num_features, len(sizes) - 1)

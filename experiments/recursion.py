@@ -89,7 +89,7 @@ def area_error(model: vae.VAE, method: ConditionalModel, x: Tensor) -> Float[Ten
         mask = masks.sample_masks(2, x.shape[1], size, generator=generator)
         error = method.log_conditional(x, mask) - table.log_conditional(x, mask)
         errors.append(scores.mask_score(error, mask).mean(dim=0))
-    return trapezoid_weights(SIZES, x.shape[1]).to(x) @ torch.stack(errors)
+    return trapezoid_weights(torch.tensor(SIZES), x.shape[1]).to(x) @ torch.stack(errors)
 
 
 def codes(model: vae.VAE, x: Float[Tensor, "N D"]) -> dict[str, float]:

@@ -1,7 +1,6 @@
 """Results as values: a number with its error, a curve, and what ``fit`` leaves of a training."""
 
 import math
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -16,11 +15,9 @@ from mpt_lml.checks import (
     Interval,
     check,
     checked,
-    require_entries,
     require_finite,
     require_number,
 )
-from mpt_lml.verdicts import mean_and_error
 
 __all__ = ["Estimate", "History", "MaskCurve", "Maxima"]
 
@@ -33,18 +30,17 @@ class Estimate(float):
     """A number that knows its error. It *is* a float: subtract it, format it, compare it.
 
     Args:
-        value: the number, stored as a plain float, too.
+        value: the number.
         standard_error: over the random choices of the estimator (masks, orders), with the data held
-            fixed: 0 for an exact computation, NaN where a single sample gives none.
-        num_samples: the independent replicates behind it, 0 for an exact computation and where their
-            number is not known.
+            fixed: 0 for an exact computation, NaN where it is not known, as from a single sample.
+        num_samples: how many independent samples it is the mean of; 0 for an exact computation, or
+            where that is not known.
         unit: nats as a rule.
 
     >>> Estimate(-60.3, 0.02, 100) + 0.3
     -60.0
     """
 
-    value: float
     standard_error: float
     num_samples: int
     unit: str
@@ -59,7 +55,6 @@ class Estimate(float):
     ) -> "Estimate":
         self = super().__new__(cls, value)
         # Past __setattr__, which refuses: an estimate does not change.
-        self.__dict__["value"] = float(value)
         self.__dict__["standard_error"] = float(standard_error)
         self.__dict__["num_samples"] = int(num_samples)
         self.__dict__["unit"] = unit
@@ -77,68 +72,16 @@ class Estimate(float):
         return f"{self:.4f} ± {self.standard_error:.4f} {self.unit}"
 
 
-def mean_estimate(samples: Float[Tensor, " N"], unit: str = "nats") -> Estimate:
-    """The mean of N independent samples with its standard error, which is NaN for a single one.
-
-    >>> mean_estimate(torch.tensor([1.0, 2.0, 3.0]), "nats a pair")
-    2.0000 ± 0.5774 nats a pair
-    """
-    mean, error = mean_and_error(samples)
-    return Estimate(mean.item(), error.item(), len(samples), unit)
-
-
-@checked(finite=False)
-def ratio_estimate(
-    numerator: Float[Tensor, " N"], denominator: Float[Tensor, " N"], unit: str = "nats"
-) -> Estimate:
-    """R = Σ a_i / Σ b_i over N independent units, such as texts, with its standard error.
-
-    A ratio of two sums is no mean, but nearly that of the residuals e_i = a_i − R b_i, which add up
-    to 0 (linearization, or the delta method): its error is √(N/(N − 1) Σ e_i²) / Σ b_i (Cochran,
-    Sampling Techniques, 3rd ed. 1977, chapter 6, without the correction for a finite population).
-    With every b_i = 1 that is the mean and its usual error.
-
-    Args:
-        numerator: a_i, such as the nats of a text, (N,).
-        denominator: b_i, such as its bytes, not negative, (N,).
-        unit: of the ratio.
-
-    Returns:
-        The ratio; its error is NaN for a single unit. Computed in double precision.
-
-    Raises:
-        ValueError: for a negative denominator, and where all are 0.
-
-    >>> ratio_estimate(torch.tensor([2.0, 4.0]), torch.tensor([1.0, 1.0]), "bits a byte")
-    3.0000 ± 1.0000 bits a byte
-    """
-    is_wrong = ~(denominator >= 0) | (denominator == 0).all()
-    legal = "at least 0, and not 0 in all units"
-    remedy = "It is the size of each unit, such as the tokens of a text."
-    require_entries("denominator", denominator, is_wrong, legal, remedy)
-    a = numerator.double()
-    b = denominator.double()
-    count = len(b)
-    ratio = a.sum() / b.sum()
-    residual = a - ratio * b
-    error = math.nan
-    if count > 1:
-        error = math.sqrt(residual.square().sum() * count / (count - 1)) / b.sum().item()
-    return Estimate(ratio.item(), error, count, unit)
-
-
-def trapezoid_weights(sizes: Any, num_features: int) -> Tensor:
-    """Weights (L,) of S at ``sizes`` in Σ_M S(M), M = 1..D: straight lines between, constant outside.
+def trapezoid_weights(sizes: Int[Tensor, " L"], num_features: int) -> Float[Tensor, " L"]:
+    """Weights of S at ``sizes`` in Σ_M S(M), M = 1..D: straight lines between, constant outside.
 
     All are 1 where every size is there.
     """
     if len(sizes) == num_features:
         return torch.ones(num_features, dtype=torch.float64, device="cpu")
-    if isinstance(sizes, Tensor):
-        sizes = sizes.tolist()
     every_size = np.arange(1, num_features + 1)
     # The sum is linear in the scores: the weight of one is the sum where it alone is 1.
-    weights = [np.interp(every_size, sizes, one).sum() for one in np.eye(len(sizes))]
+    weights = [np.interp(every_size, sizes.tolist(), one).sum() for one in np.eye(len(sizes))]
     return torch.tensor(weights, dtype=torch.float64, device="cpu")
 
 
@@ -221,14 +164,6 @@ class MaskCurve:
         return self.score.cumsum(0)
 
 
-def as_rows(columns: Mapping[str, Iterable[Any]]) -> list[dict[str, Any]]:
-    """Rows of a table from its columns: one dictionary for each entry."""
-    lists = []
-    for values in columns.values():
-        lists.append(values.tolist() if isinstance(values, Tensor) else values)
-    return [dict(zip(columns, row, strict=True)) for row in zip(*lists, strict=True)]
-
-
 @dataclass(frozen=True, eq=False)
 class History:
     """History of B training runs side by side (:func:`mpt_lml.fit.maximize`).
@@ -249,9 +184,9 @@ class History:
 class Maxima:
     """Ends of B maximizations side by side (:func:`mpt_lml.fit.bfgs`).
 
-    ``parameters`` (B, ...); ``value`` (B,), of the objective there, in its unit; ``converged`` (B,),
-    whether a run has arrived at a maximum, as far as its precision can tell; ``num_steps`` (B,), the
-    steps that it took. Code that needs a maximum calls ``maxima.require_converged()``.
+    ``parameters`` (B, ...) are the last ones of each run, and ``value`` (B,) is the objective there, in
+    its unit. ``converged`` (B,) says whether that is a maximum as far as the precision can tell, and
+    ``num_steps`` (B,) how many steps it took. Code that needs maxima calls :meth:`require_converged`.
 
     >>> steps, converged = torch.tensor([3]), torch.tensor([True])
     >>> Maxima(torch.ones(1, 2), torch.zeros(1), converged, steps).parameters

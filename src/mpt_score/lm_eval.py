@@ -23,8 +23,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 import mpt_score
-from mpt_lml.results import ratio_estimate
 from mpt_score.quantities.answer_scores import num_shared
+from mpt_score.quantities.means import ratio_estimate
 from mpt_score.quantities.sentence_scores import NATS_TO_BITS
 from mpt_score.rows.reading import num_leading
 from mpt_score.scorer import Scorer

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from mpt_lml.results import Estimate, ratio_estimate
+from mpt_lml.results import Estimate
+from mpt_score.quantities.means import ratio_estimate
 from mpt_score.quantities.pair_scores import accuracy_of
 from mpt_score.quantities.sentence_curves import FIXED_RATES, SentenceCurves
 from mpt_score.quantities.sentence_scores import NATS_TO_BITS

@@ -14,7 +14,7 @@ import datasets
 import evaluate
 
 import mpt_score
-from mpt_lml.results import mean_estimate
+from mpt_score.quantities.means import mean_estimate
 
 _DESCRIPTION = """
 Log-scores of texts under a masked language model: the mean over orders of the log-probability of a

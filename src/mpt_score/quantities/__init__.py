@@ -8,4 +8,5 @@
 * ``design``: at which rates or sizes texts are masked.
 * ``sentence_curves``: the mask-rate curve of texts.
 * ``contrasts``: differences of conditions, item by item.
+* ``means``: means and ratios over texts, with their errors.
 """

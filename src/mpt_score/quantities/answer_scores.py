@@ -12,10 +12,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mpt_lml.checks import Index, Within, check, checked
-from mpt_lml.results import as_rows
 from mpt_lml.verdicts import mean_and_error
 from mpt_score.errors import TextError
 from mpt_score.loading import load
+from mpt_score.quantities.means import as_rows
 from mpt_score.quantities.token_scores import PlacesAsked
 from mpt_score.rows.reading import read
 from mpt_score.rows.requests import Request, Row

@@ -16,7 +16,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mpt_lml.checks import check
-from mpt_lml.results import Estimate, as_rows, mean_estimate
+from mpt_lml.results import Estimate
+from mpt_score.quantities.means import as_rows, mean_estimate
 from mpt_score.tokens import as_list
 
 SAME_WEIGHT = 1e-9

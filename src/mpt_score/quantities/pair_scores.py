@@ -13,12 +13,12 @@ from torch import Tensor
 
 from mpt_lml.checks import Index, Within, checked
 from mpt_lml.masks import subsets
-from mpt_lml.results import as_rows
 from mpt_lml.scores import over_orders
 from mpt_lml.verdicts import mean_and_error
 from mpt_score.errors import TextError
 from mpt_score.loading import load
 from mpt_score.quantities.estimate import along_orders
+from mpt_score.quantities.means import as_rows
 from mpt_score.rows.reading import Read, num_unknown, read
 from mpt_score.rows.requests import (
     Request,

@@ -10,12 +10,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mpt_lml.checks import checked, require_count
-from mpt_lml.results import Estimate, as_rows, mean_estimate
+from mpt_lml.results import Estimate
 from mpt_lml.scores import mask_score
 from mpt_lml.theory.rates import crossover, jackknife
 from mpt_lml.verdicts import mean_and_error
 from mpt_score.loading import load
 from mpt_score.quantities.design import Design
+from mpt_score.quantities.means import as_rows, mean_estimate
 from mpt_score.rows.requests import Request, Row
 from mpt_score.rows.scheduler import Batch, BatchScheduler
 from mpt_score.scorer import Scorer

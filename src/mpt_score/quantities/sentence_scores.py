@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mpt_lml.checks import Count, Index, Positive, check, checked
-from mpt_lml.results import Estimate, as_rows, ratio_estimate
+from mpt_lml.results import Estimate
 from mpt_score.loading import load
 from mpt_score.quantities.contrasts import (
     Contrast,
@@ -20,6 +20,7 @@ from mpt_score.quantities.contrasts import (
     students_interval,
 )
 from mpt_score.quantities.estimate import Plan, RowScores, bounds_of, score_rows
+from mpt_score.quantities.means import as_rows, ratio_estimate
 from mpt_score.rows.reading import Later, num_unknown, read_in_chunks, rows_of_text, windows_of
 from mpt_score.rows.requests import Row, Rows, first_equal
 from mpt_score.rows.scheduler import BatchScheduler
@@ -176,7 +177,7 @@ class SentenceScores:
         """Mean log-score in nats a sentence, or all bits by all tokens or bytes.
 
         The error is over documents (every text one of its own unless they were named), that of a
-        ratio of their sums (``mpt_lml.results.ratio_estimate``). It contains the error over
+        ratio of their sums (``mpt_score.quantities.means.ratio_estimate``). It contains the error over
         masks, since texts have masks of their own: it is honest also where a text has one mask only,
         and no error. Texts that were skipped, and those of which bytes are not known, are left out.
 

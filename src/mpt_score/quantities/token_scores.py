@@ -17,11 +17,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mpt_lml.checks import Index, checked
-from mpt_lml.results import as_rows
 from mpt_score.errors import TextError
 from mpt_score.loading import load
 from mpt_score.quantities.contrasts import Contrast, contrast_of, error_over_orders, item_names
 from mpt_score.quantities.estimate import along_orders, mean_terms
+from mpt_score.quantities.means import as_rows
 from mpt_score.quantities.sentence_scores import NATS_TO_BITS, USUAL_ORDERS
 from mpt_score.rows.reading import TextRows, read_in_chunks, rows_of_text
 from mpt_score.rows.requests import (

@@ -95,7 +95,7 @@ def test_a_nested_area_is_a_mean_over_orders(model: TractableModel, sizes) -> No
     of_each_order = []
     for score in curve.each.T:
         of_order = MaskCurve(curve.num_masked, score, 0 * score, curve.num_features)
-        of_each_order.append(of_order.area().value)
+        of_each_order.append(float(of_order.area()))
     areas = torch.tensor(of_each_order, dtype=torch.float64)
     assert curve.area() == pytest.approx(areas.mean().item(), abs=1e-12)
     error = areas.std().item() / math.sqrt(30)
