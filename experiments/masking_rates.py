@@ -16,7 +16,7 @@ from experiments.records import finding_over
 from mpt_lml import masks, objectives
 from mpt_lml.gaussian import LowRankPosterior, divergence
 from mpt_lml.models.ppca import PPCA
-from mpt_lml.numerics import LOG_2PI, chunks
+from mpt_lml.numerics import CACHE_BYTES, LOG_2PI, chunks
 from mpt_lml.recorded import Finding, Outcome
 from mpt_lml.results import trapezoid_weights
 from mpt_lml.scores import mask_score
@@ -218,7 +218,7 @@ def expected_scores(
         ranks = (ranks - (torch.arange(num_masks) * size // num_masks)[:, None]) % size
     mask = masks.from_ranks(ranks, torch.arange(1, size + 1)[:, None]).flatten(0, 1)
     values = []
-    for rows in chunks(len(mask), 8 * (3 * latent_dim**2 + 4 * size), 2**24):
+    for rows in chunks(len(mask), 8 * (3 * latent_dim**2 + 4 * size), 4 * CACHE_BYTES):
         posterior = LowRankPosterior.of(model.loadings, model.noise_variance, ~mask[rows])
         values.append(mask_score(-0.5 * (LOG_2PI + 1.0 + posterior.variance().log()), mask[rows]))
     return torch.cat(values).view(size, num_masks)

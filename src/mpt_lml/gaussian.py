@@ -18,7 +18,7 @@ from torch import Tensor
 
 from mpt_lml.checks import checked
 from mpt_lml.masks import each_masks_something
-from mpt_lml.numerics import LOG_2PI, double
+from mpt_lml.numerics import CACHE_BYTES, LOG_2PI, double
 
 __all__ = [
     "LowRankPosterior",
@@ -38,8 +38,6 @@ _MOST_ROUNDING = 1e-8
 """Largest error of rounding, in nats a coordinate, with which a dense covariance is accepted."""
 
 _EPSILON = torch.finfo(torch.float64).eps
-# How many entries of w_d w_dᵀ for all d, D K² doubles, a core's cache holds: 2 MiB.
-_CACHED_ENTRIES = 2**18
 
 
 def require_definite(name: str, matrix: Tensor) -> None:
@@ -239,7 +237,7 @@ class LowRankPosterior:
         num_features, latent_dim = loadings.shape[-2:]
         identity = torch.eye(latent_dim, dtype=loadings.dtype, device=loadings.device)
         rows = loadings.unsqueeze(-3)
-        if loadings.numel() * latent_dim <= _CACHED_ENTRIES:
+        if 8 * loadings.numel() * latent_dim <= CACHE_BYTES // 2:  # w_d w_dᵀ for all d
             outer = (loadings.unsqueeze(-1) * loadings.unsqueeze(-2)).flatten(-2)
             gram = weights @ outer  # all sets in one product
             gram = gram.reshape(*gram.shape[:-1], latent_dim, latent_dim)

@@ -12,6 +12,9 @@ LOG_2PI = math.log(2.0 * math.pi)
 WORKING_BYTES = 2**27
 """Bytes (128 MiB) that one batch of intermediate results may take before work is cut into chunks."""
 
+CACHE_BYTES = 2**22
+"""Bytes (4 MiB) of intermediate results that stay in a core's cache; work in such chunks is faster."""
+
 
 def double(values: Tensor) -> Tensor:
     """``values`` in double precision, in which log-probabilities are computed and then rounded.
@@ -122,9 +125,14 @@ def standard_gamma(shape: Tensor, *, generator: torch.Generator) -> Tensor:
     return draws
 
 
+def num_at_once(bytes_per_item: int, budget: int = WORKING_BYTES) -> int:
+    """How many items fit ``budget`` bytes, but one at least."""
+    return max(1, budget // max(1, bytes_per_item))
+
+
 def chunks(total: int, bytes_per_item: int, budget: int = WORKING_BYTES) -> Iterator[slice]:
     """Slices that cover ``range(total)``, each of at most ``budget`` bytes but of one item at least."""
-    step = max(1, budget // max(1, bytes_per_item))
+    step = num_at_once(bytes_per_item, budget)
     for start in range(0, total, step):
         yield slice(start, min(total, start + step))
 

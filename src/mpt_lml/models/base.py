@@ -11,7 +11,7 @@ from torch import Tensor
 from mpt_lml.checks import Count, Data, check, checked, require_entries, require_memory
 from mpt_lml.masks import each_masks_something
 from mpt_lml.models.trial import validate_conditionals
-from mpt_lml.numerics import WORKING_BYTES, chunks
+from mpt_lml.numerics import chunks, num_at_once
 
 __all__ = ["ConditionalModel", "FromFunction", "Grouped", "TractableModel"]
 
@@ -183,7 +183,7 @@ class ConditionalModel(ABC):
         return values.unflatten(0, (len(mask), len(x)))
 
     def _in_batches(self, function: LogValues, x: Tensor, mask: Tensor) -> Tensor:
-        most = self._pairs_at_once or WORKING_BYTES // (_BYTES_OF_A_COORDINATE * self.num_features)
+        most = self._pairs_at_once or num_at_once(_BYTES_OF_A_COORDINATE * self.num_features)
         if x.shape[0] <= most:
             return function(x, mask)
         batches = chunks(len(x), 1, most)  # a budget in pairs, not in bytes

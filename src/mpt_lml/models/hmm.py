@@ -15,12 +15,9 @@ from mpt_lml.checks import (
     require_row_sums,
 )
 from mpt_lml.models.base import TractableModel, require_pairs, require_values
-from mpt_lml.numerics import double, draw_uniform, pick
+from mpt_lml.numerics import CACHE_BYTES, double, draw_uniform, num_at_once, pick
 
 __all__ = ["HMM"]
-
-_BYTES_OF_A_BATCH = 2**21
-"""Bytes (2 MiB) of a core's cache, in which the messages of one batch of sequences stay."""
 
 _SMALLEST_MOVE = 1e-280
 """Least transition for which terms that underflow (1e-308) are below the last digit of a sum."""
@@ -79,7 +76,7 @@ class HMM(TractableModel):
         self.num_features = num_features
         self.num_states, self.num_values = emission.shape
         bytes_of_a_sequence = 8 * num_features * self.num_states
-        self._pairs_at_once = max(1, _BYTES_OF_A_BATCH // bytes_of_a_sequence)
+        self._pairs_at_once = num_at_once(bytes_of_a_sequence, CACHE_BYTES // 2)
         # As one of Python's numbers: in single precision 1e-280 is 0.
         self._moves_anywhere = transition.min().item() >= _SMALLEST_MOVE
 

@@ -20,12 +20,9 @@ from mpt_lml.checks import (
 from mpt_lml.grids import Grid
 from mpt_lml.models.base import TractableModel
 from mpt_lml.models.vae import LatentVariableModel, require_binary
-from mpt_lml.numerics import chunks, double
+from mpt_lml.numerics import CACHE_BYTES, chunks, double
 
 __all__ = ["BernoulliPCA", "GridConditional"]
-
-_BYTES_OF_A_CHUNK = 2**24
-"""16 MiB: larger chunks leave the cache, and the kernel clears pages all the time."""
 
 _DATA = Float[Tensor, "N D"]
 
@@ -129,7 +126,7 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
         wide_x = double(x)
         origin = wide_x.new_zeros(len(x), self.latent_dim)
         values = []
-        for rows in chunks(len(x), bytes_of_a_datum, _BYTES_OF_A_CHUNK):
+        for rows in chunks(len(x), bytes_of_a_datum, 4 * CACHE_BYTES):
             log_joint = wide._log_joint_of(wide_x[rows])
             values.append(grids.log_integral(log_joint, origin[rows], nodes_per_axis, extent))
         return torch.cat(values).to(x)
@@ -243,7 +240,7 @@ class GridConditional(TractableModel):
         nodes = self.grid.nodes.to(x)
         bytes_of_a_datum = x.element_size() * len(self.grid) * self.num_features
         # About four arrays of that size are made; two of them are in use at a time.
-        for rows in chunks(len(x), 2 * bytes_of_a_datum, _BYTES_OF_A_CHUNK):
+        for rows in chunks(len(x), 2 * bytes_of_a_datum, 4 * CACHE_BYTES):
             factors = self.model.log_factors_at_nodes(x[rows], nodes)
             _require_sums(factors.detach())
             yield factors

@@ -16,12 +16,9 @@ from mpt_lml.checks import (
 )
 from mpt_lml.gaussian import LowRankPosterior, require_near
 from mpt_lml.models.base import TractableModel
-from mpt_lml.numerics import chunks, double, draw_normal
+from mpt_lml.numerics import CACHE_BYTES, chunks, double, draw_normal, num_at_once
 
 __all__ = ["PPCA"]
-
-CACHE_BYTES = 2**22
-"""4 MiB of intermediate results: a chunk of the work that stays in a core's cache."""
 
 NoiseVariance = Annotated[
     float | Tensor,
@@ -67,8 +64,7 @@ class PPCA(TractableModel):
         self.noise_variance = torch.as_tensor(noise_variance, dtype=loadings.dtype).to(loadings)
         self.num_features, self.latent_dim = loadings.shape
         # Four arrays of D × K in double precision for each pair.
-        bytes_of_a_pair = max(1, 4 * 8 * loadings.numel())  # K may be 0
-        self._pairs_at_once = max(1, CACHE_BYTES // bytes_of_a_pair)
+        self._pairs_at_once = num_at_once(4 * 8 * loadings.numel(), CACHE_BYTES)
         # T, T_R and T_R C (see gaussian.LowRankPosterior), the rows they are made of, six vectors.
         self._bytes_of_a_set = 8 * self.num_features * (4 * self.latent_dim + 6)
 

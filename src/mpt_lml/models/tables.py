@@ -19,12 +19,9 @@ from mpt_lml.checks import (
     rounded_to_single,
 )
 from mpt_lml.models.base import ConditionalModel, TractableModel, require_values
-from mpt_lml.numerics import chunks, double, draw_categories, draw_normal
+from mpt_lml.numerics import WORKING_BYTES, chunks, double, draw_categories, draw_normal
 
 __all__ = ["ConditionalTable", "JointTable"]
-
-# A table of subsets is made by sums and look-ups: about three of its size are alive at once.
-_SUBSET_TABLE_BYTES = 2**30
 
 
 @final
@@ -148,7 +145,8 @@ class JointTable(TractableModel):
     def _parts(self, x: Tensor) -> Iterator[slice]:
         """Rows of ``x`` whose :meth:`_subset_table` fits the memory; one part as a rule."""
         largest = max(2**self.num_features, self.log_table.numel())
-        return chunks(len(x), 3 * 8 * largest, _SUBSET_TABLE_BYTES)
+        # It is made by sums and look-ups: about three arrays of its size are alive at once.
+        return chunks(len(x), 3 * 8 * largest, 8 * WORKING_BYTES)
 
     def _subset_table(self, x: Int[Tensor, "N D"]) -> Float[Tensor, "N subsets"]:
         """log p(x_R) for all 2^D sets R, in the order of :func:`mpt_lml.masks.subsets`.

@@ -27,14 +27,13 @@ from mpt_lml.checks import (
     require_memory,
 )
 from mpt_lml.gaussian import require_definite
-from mpt_lml.numerics import chunks, double
+from mpt_lml.numerics import WORKING_BYTES, chunks, double
 
 __all__ = ["GaussianFamily", "Godambe"]
 
 MAX_FEATURES = 12
 """Largest D for which all 2^D masks are visited."""
 
-_FORM_BYTES = 2**28  # of one batch of masks: several arrays of the size of their forms
 _EPSILON = torch.finfo(torch.float64).eps
 _MOST_ERROR = 1e-3  # relative, of an efficiency; where rounding may cost more, it is refused
 _MOST_SINGULAR = 1e-8  # rounding of H, in units of the Fisher information, that may hide a zero
@@ -533,7 +532,7 @@ def _moments_of_forms(family: GaussianFamily, mask: Bool[Tensor, "P D"]) -> _Mom
     """Moments of the forms over masks, computed in batches of masks."""
     total = double(torch.zeros_like(family.directions))
     square = torch.zeros(())
-    for rows in chunks(len(mask), 64 * family.directions.numel(), _FORM_BYTES):
+    for rows in chunks(len(mask), 64 * family.directions.numel(), 2 * WORKING_BYTES):
         forms = family._whitened_forms(mask[rows])
         total = total + forms.sum(dim=0)
         square = square + _products(forms, forms).sum(dim=0)

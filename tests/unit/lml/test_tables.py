@@ -153,7 +153,7 @@ class TestJointTable(TractableModelCase):
         whole = answers()
         bytes_of_a_datum = 3 * 8 * max(2**model.num_features, model.log_table.numel())
         for most in (1, 2):  # of the five data: the last part has one only
-            monkeypatch.setattr(tables, "_SUBSET_TABLE_BYTES", most * bytes_of_a_datum)
+            monkeypatch.setattr(tables, "WORKING_BYTES", most * bytes_of_a_datum // 8)
             for value, expected in zip(answers(), whole, strict=True):
                 torch.testing.assert_close(value, expected, atol=EXACT, rtol=0)
 
