@@ -182,17 +182,16 @@ def _cholesky(name: str, matrix: Tensor) -> Tensor:
 class LowRankPosterior:
     """The posterior p(z | x_R) for P observed sets at once, from which every conditional of x follows.
 
-    L is the ``factor`` of σ² Λ_R = L Lᵀ, T = L⁻¹ Wᵀ is called ``whitened``, and T_R are its columns
-    in R. All axes before those named (written ...) are a batch of models, each with its own loadings
-    and, where wanted, its own noise variance and sets. Data are given as x − μ, called ``centered``.
+    :meth:`of` makes one. The Cholesky factorization σ² Λ_R = W_Rᵀ W_R + σ² I = L Lᵀ gives L, the
+    ``factor``. T = L⁻¹ Wᵀ is called ``whitened``, and T_R are its columns in R. Axes written ... are a
+    batch of models, each with its own loadings and, where wanted, its own noise variance and sets.
+    Data are given as x − μ, called ``centered``. Results are in double precision.
 
-    L comes from the Cholesky factorization of W_Rᵀ W_R + σ² I. Everything is computed, and returned, in
-    double precision. Log-densities are right to 1e-7 nats a coordinate where σ²/‖W‖² is
-    from 1e-6 to 1e6 and data are up to 10 standard deviations from the model. The condition number of
-    that matrix is 1 + ‖W‖²/σ² at most, and with smaller noise errors grow with it: the largest that was
-    measured at ‖W‖² = 10¹⁰ σ² is 4e-5 nats. With data further out they grow with the square of the
-    distance, as log-densities do. Parameters with ‖W‖² > 2·10¹⁰ σ² are refused, and by log-densities
-    and their means also data that are further than 10⁵ σ from μ in a coordinate. :meth:`of` makes one.
+    Log-densities are right to 1e-7 nats a coordinate where σ²/‖W‖² is from 1e-6 to 1e6 and data are up
+    to 10 standard deviations from the model. With smaller noise errors grow with ‖W‖²/σ², which bounds
+    the condition number of L Lᵀ: the largest that was measured at 10¹⁰ is 4e-5 nats. With data further
+    out they grow with the square of the distance, as log-densities do. Refused are parameters with
+    ‖W‖² > 2·10¹⁰ σ², and data further than 10⁵ σ from μ in a coordinate.
 
     >>> W, R = torch.ones(3, 1), torch.tensor([[True, True, False]])
     >>> LowRankPosterior.of(W, torch.tensor(1.0), R).variance()[0, 2]  # 1 + 1 / (1 + 2)
@@ -402,12 +401,13 @@ def _require_enough_noise(loadings: Tensor, noise_variance: Tensor) -> None:
     if ratio > MAX_SIGNAL_TO_NOISE:  # NaN is not: a training that diverges names the epoch
         raise ValueError(
             f"noise_variance is so small that ‖W‖² is {ratio:.3g} times as large, more than "
-            f"{MAX_SIGNAL_TO_NOISE:.0e}: rounding would be seen. Use larger noise, or smaller loadings."
+            f"{MAX_SIGNAL_TO_NOISE:.0e}: log-densities would lose too many digits. Use "
+            "larger noise, or smaller loadings."
         )
 
 
 def require_near(deviation: Tensor, noise_variance: Tensor) -> None:
-    """Refuse data that are so far from the mean that rounding would be seen.
+    """Refuse data so far from the mean that log-densities would lose too many digits.
 
     Args:
         deviation: x − μ, or standard deviations, of any shape.
@@ -422,6 +422,6 @@ def require_near(deviation: Tensor, noise_variance: Tensor) -> None:
     if distance > MAX_DEVIATION:
         raise ValueError(
             f"the data (x, centered or moment) are up to {largest:.3g} from the mean, {distance:.3g} "
-            f"standard deviations of the noise and more than {MAX_DEVIATION:.0e}: rounding would be "
-            "seen. Use data nearer to the model, or larger noise."
+            f"standard deviations of the noise and more than {MAX_DEVIATION:.0e}: log-densities "
+            "would lose too many digits. Use data nearer to the model, or larger noise."
         )

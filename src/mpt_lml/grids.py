@@ -170,7 +170,7 @@ class BernoulliMixture:
         if math.isfinite(largest) and math.isfinite(largest_offset):
             raise ValueError(
                 f"loadings of up to {largest:.3g} and an offset of up to {largest_offset:.3g} are too "
-                "large: rounding would be seen in the logits W z + b at the grid's nodes. Make both "
+                "large: the logits W z + b at the grid's nodes would lose too many digits. Make both "
                 "smaller, or use float64."
             )
 

@@ -255,7 +255,7 @@ class GridConditional(TractableModel):
 
 
 def _require_sums(factors: Float[Tensor, "G N D"]) -> None:
-    """Refuse log p(x_d | z_g) that are not finite, or add up to so much that rounding would be seen."""
+    """Refuse log p(x_d | z_g) that are not finite, or add up to so much that sums lose digits."""
     totals = double(factors).sum(dim=-1)
     if not totals.sum().isfinite():
         remedy = "Look at what the decoder answers at the grid's nodes."
@@ -266,7 +266,8 @@ def _require_sums(factors: Float[Tensor, "G N D"]) -> None:
     if least < -grids.MAX_NATS:
         raise ValueError(
             f"log p(x | z) is {least:.3g} nats at the likeliest node of the grid, below "
-            f"{-grids.MAX_NATS:.0e}: rounding would be seen. Use data nearer to the model, or more nodes."
+            f"{-grids.MAX_NATS:.0e}: log-densities would lose too many digits. Use data "
+            "nearer to the model, or more nodes."
         )
 
 
