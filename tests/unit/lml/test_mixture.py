@@ -287,32 +287,6 @@ def test_certain_pixels_have_probability_one(largest: str, dtype: torch.dtype) -
     model = BernoulliPCA(loadings, offset, grid=grid)
     assert abs(model.log_marginal(x).item()) <= 1e-9
     assert abs(objectives.mixture(loadings[None], offset[None], x, None, grid).item()) <= 1e-9
-    # The posterior that is the prior has no divergence, and its draw is 1.
-    encoder = (torch.zeros(1, 1, 60, dtype=dtype), 0 * one, 0 * one)
-    loadings, offset = parameters((2 * x[0] - 1) * 1e14 * sizes)
-    batch = (loadings[None], offset[None])
-    assert objectives.linear_elbo(*batch, *encoder, x, one[None]).item() == 0
-
-
-@pytest.mark.parametrize("largest", ["loadings", "offset"])
-@pytest.mark.parametrize(("size", "dtype"), [(1e10, torch.float32), (1e18, torch.float64)])
-def test_a_pixel_beside_a_certain_one_keeps_its_probability(
-    size: float, dtype: torch.dtype, largest: str
-) -> None:
-    """In the ELBO's sums of logits and of softplus, the uncertain pixel is below the last digit."""
-    certain = torch.tensor([size, 0.0], dtype=dtype)
-    zero = torch.zeros(1, 1, dtype=dtype)
-    offset = torch.tensor([[0.0, -0.5]], dtype=dtype)
-    loadings = zero.expand(2, 1)
-    if largest == "offset":
-        offset = offset + certain
-    else:
-        loadings = certain[:, None]
-    x = torch.tensor([[1.0, 0.0]], dtype=dtype)
-    # q(z | x) is the prior, whose draw is z = 1.
-    encoder = (torch.zeros(1, 1, 2, dtype=dtype), zero, zero)
-    bound = objectives.linear_elbo(loadings[None], offset, *encoder, x, zero[None] + 1)
-    assert bound.item() == pytest.approx(-math.log1p(math.exp(-0.5)), abs=1e-6)
 
 
 def test_what_underflows_on_a_grid_is_added_up_in_logarithms() -> None:
