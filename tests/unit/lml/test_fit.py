@@ -146,26 +146,14 @@ class TestRefused:
         with pytest.raises(ValueError, match=message):
             run(**options)
 
-    @pytest.mark.parametrize(
-        ("options", "error", "message"),
-        [
-            ({"track": {"objective": len}}, ValueError, "track must not name 'objective'"),
-            (
-                {"progress": lambda items, _: []},
-                ValueError,
-                "progress must pass on every epoch .* ended after 0 of 30",
-            ),
-        ],
-    )
-    def test_what_would_answer_silently(self, options: dict, error: type, message: str) -> None:
-        with pytest.raises(error, match=message):
-            run(**options)
+    def test_what_would_answer_silently(self) -> None:
+        with pytest.raises(ValueError, match="track must not name 'objective'"):
+            run(track={"objective": len})
 
     def test_parameters_that_do_not_fit_each_other(self) -> None:
         shortly = {"num_epochs": 1, "learning_rate": 0.1}
         for parameters, error, message in (
             ({}, ValueError, "parameters must be at least one tensor"),
-            ({0: torch.zeros(2)}, TypeError, "parameters must be named by texts, got the name 0"),
             ({"my w": torch.zeros(2).long()}, TypeError, "the parameter my w must .*int64"),
             (
                 {"a": torch.zeros(2, 3), "b": torch.zeros(3)},
@@ -412,12 +400,6 @@ def test_the_unit_of_the_objective_moves_no_top(dtype: torch.dtype, scale: float
         ([[1.0]], lambda w: w.square().sum(dim=1) * 0.0),
         # It bends up by a thousandth of what it bends down: a ring of maxima would, with some gradient.
         ([[0.0, 0.0]], lambda w: 1e4 - w[:, 0].square() + 1e-3 * w[:, 1].square()),
-        ([[2.0, 0.0]], lambda w: 1.0 - w[:, 0].square() + w[:, 1] ** 4),
-        # Higher on one side only, and beyond both sides there are no numbers.
-        (
-            [[0.0, 0.0]],
-            lambda w: -w[:, 0].square() - w[:, 1] ** 3 + 0.0 * (1 - w[:, 1].abs()).sqrt(),
-        ),
     ],
     ids=[
         "far away",
@@ -426,8 +408,6 @@ def test_the_unit_of_the_objective_moves_no_top(dtype: torch.dtype, scale: float
         "plateau",
         "constant",
         "weak saddle",
-        "ridge of fourth order",
-        "ridge of third order",
     ],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -594,5 +574,5 @@ def test_runs_that_end_after_different_steps_are_judged_together() -> None:
     top = fit.bfgs(start, bowl)
     assert len(set(top.num_steps.tolist())) > 1
     assert top.converged.all()
-    # Two gradients for each of the two numbers of a point, and a look to either side.
-    assert sizes[-6:] == [3] * 6
+    # Two gradients for each of the two numbers of a point.
+    assert sizes[-4:] == [3] * 4
