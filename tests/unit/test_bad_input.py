@@ -41,7 +41,6 @@ from mpt_lml import (
     scores,
     verdicts,
 )
-from mpt_lml.data import image_sets
 from mpt_lml.estimators.latent import GaussianProposal
 from mpt_lml.page import glue
 from mpt_lml.results import Estimate, MaskCurve
@@ -620,8 +619,6 @@ def test_a_wrong_call_is_refused_by_its_name() -> None:
         (ValueError, "count from 0", lambda: tokens.Tokens(ids - 1, ids, ones, length)),
         (ValueError, "count from 0", lambda: tokens.Tokens(ids, ids - 1, ones, length)),
         (ValueError, "from 1 to L", lambda: tokens.Tokens(ids, ids, ones, length - 2)),
-        (ValueError, "shape must be", lambda: image_sets.Images(torch.ones(1, 8), (2, 2, 2))),
-        (ValueError, r"in \[0, 1\]", lambda: image_sets.Images(torch.tensor([[0.5, 1.5]]), (1, 2))),
         (
             ValueError,
             r"track\['sum'\]",

@@ -2,7 +2,6 @@
 
 import gzip
 import io
-import math
 import tarfile
 import zipfile
 from dataclasses import dataclass
@@ -38,22 +37,12 @@ class Images:
         pixels: (N, D); the three channels of a pixel lie next to each other.
         shape: (H, W), or (H, W, 3) of the color sets.
 
-    Raises:
-        ValueError: for another shape than that of the pixels, or pixels outside [0, 1].
-
     >>> images("digits").pixels.shape
     torch.Size([1198, 64])
     """
 
     pixels: Float[Tensor, "N D"]
     shape: tuple[Count, ...]
-
-    def __post_init__(self) -> None:
-        fits = len(self.shape) >= 2 and self.shape[2:] in ((), (3,))
-        if not fits or math.prod(self.shape) != self.pixels.shape[1]:
-            raise ValueError(f"shape must be (H, W) or (H, W, 3) of the pixels, got {self.shape}.")
-        if self.pixels.min() < 0 or self.pixels.max() > 1:
-            raise ValueError("pixels must lie in [0, 1]. Divide bytes by 255.")
 
     @property
     def grid(self) -> Float[Tensor, "N C H W"]:
