@@ -1,7 +1,6 @@
 """The landing page: an explorer of a chapter at work, and numbers of two digits.
 
-``{explorer} NAME``     the sentence explorer that a cell of the chapter ``NAME`` put out;
-                        ``:fixed:``, what it says without JavaScript
+``{explorer} NAME``     the sentence explorer that a cell of the chapter ``NAME`` put out
 ``{about}`ID` ``        a measured value of the ledger to two digits, without its error; ``ID %``
 ``{judged}`VERDICT` ``  how many statements of the paper have this verdict; ``run``: were run for a
                         rule; ``after``: of these, by a rule written after the number was known
@@ -10,10 +9,9 @@
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from docutils import nodes
-from docutils.parsers.rst import directives
 from ledger import LEDGER, format_number
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
@@ -28,12 +26,11 @@ from plain_markdown import sentence_explorer
 
 class Explorer(SphinxDirective):
     required_arguments = 1
-    option_spec: ClassVar = {"fixed": directives.flag}
 
     def run(self) -> list[nodes.Node]:
         place = f"book/{self.arguments[0]}.ipynb"
         self.env.note_dependency(place)
-        shown = sentence_explorer(Path(self.env.srcdir, place), fixed="fixed" in self.options)
+        shown = sentence_explorer(Path(self.env.srcdir, place))
         return [nodes.raw("", shown, format="html")]
 
 
