@@ -173,12 +173,12 @@ class PartialEncoder(MaskedObjective):
     def networks(
         self, num_features: int, settings: DeepVAESettings, generators: Sequence[torch.Generator]
     ) -> dict[str, Tensor]:
-        hidden, latent_dim = settings.hidden, settings.latent_dim
+        widths, latent_dim = settings.hidden, settings.latent_dim
         encoder = dense_vae.draw_layers(
-            "encoder", [2 * num_features, *hidden, 2 * latent_dim], generators
+            "encoder", [2 * num_features, *widths, 2 * latent_dim], generators
         )
         decoder = dense_vae.draw_layers(
-            "decoder", [latent_dim, *hidden[::-1], num_features], generators
+            "decoder", [latent_dim, *widths[::-1], num_features], generators
         )
         return encoder | decoder
 

@@ -43,7 +43,7 @@ class DeepVAESettings:
         seeds: one for each run.
         dataset: name of the images, as ``data.images`` has it.
         num_data: how many of them are trained on.
-        hidden: widths of the encoder's hidden layers.
+        hidden: units of each layer of the encoder but the last.
         latent_dim: K.
         noise_variance: σ².
         num_steps: steps of Adam.

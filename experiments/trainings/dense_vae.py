@@ -29,26 +29,26 @@ Parameters = Mapping[str, Tensor]
 
 def dense_parameters(
     num_features: int,
-    hidden: Sequence[int],
+    widths: Sequence[int],
     latent_dim: int,
     *,
     generators: Sequence[torch.Generator],
 ) -> dict[str, Tensor]:
-    """Weights of dense networks with tanh units, D–hidden–2K and back, in single precision.
+    """Weights of dense networks with tanh units, D–widths–2K and back, in single precision.
 
     Weights are uniform on ±1/√in as in ``torch.nn.Linear``, biases zero.
 
     Args:
         num_features: D.
-        hidden: widths of the encoder's hidden layers; the decoder has them in reverse.
+        widths: units of each layer of the encoder but the last; the decoder has them in reverse.
         latent_dim: K.
         generators: one for each run, B of them.
 
     Returns:
         ``"encoder/0/weight"`` (B, in, out), ``"encoder/0/bias"`` (B, 1, out), and so on.
     """
-    encoder = draw_layers("encoder", [num_features, *hidden, 2 * latent_dim], generators)
-    decoder = draw_layers("decoder", [latent_dim, *hidden[::-1], num_features], generators)
+    encoder = draw_layers("encoder", [num_features, *widths, 2 * latent_dim], generators)
+    decoder = draw_layers("decoder", [latent_dim, *widths[::-1], num_features], generators)
     return encoder | decoder
 
 

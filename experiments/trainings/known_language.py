@@ -125,7 +125,7 @@ class KnownLanguageSettings:
         batch_size: sequences a step and network.
         learning_rate: the largest of one cycle.
         half_precision: products in bfloat16, where the device has it.
-        width: of the hidden states.
+        width: units of a layer.
         num_test: fresh sequences on which source and networks are compared.
         num_orders: of each of them, each with D masks.
     """

@@ -40,7 +40,7 @@ class SmallBertSettings:
         source: the text, a name of :func:`mpt_score.texts.sentences`.
         seed: of the first weights, and of rows and masks.
         vocab_size: most word pieces, special tokens counted.
-        width: of the hidden states, a multiple of 32.
+        width: units of a layer, a multiple of 32.
         num_layers: of the encoder.
         num_steps: of AdamW.
         batch_tokens: tokens of a step.

@@ -29,7 +29,7 @@ class SmallMAESettings:
     Args:
         patch_size: side of a patch in pixels.
         num_steps: of the optimizers.
-        width: of the hidden states, in encoder and decoder.
+        width: units of a layer, in encoder and decoder.
         num_layers: of the encoder; the decoder has one.
         batch_size: images a step.
         learning_rate: the largest of AdamW's one cycle.

@@ -85,7 +85,7 @@ def small_masked_lm(
         vocab_size: V, the number of tokens.
         architecture: "modern" is ModernBERT, with local and global attention in turn; "classic" is
             BERT.
-        width: of the hidden states, one head for each 32.
+        width: units of a layer, one head for each 32.
         num_layers: of the encoder.
         max_length: the longest row, in tokens.
         seed: as for :func:`at_random`.
@@ -138,7 +138,7 @@ def small_mae(
         image_size: side of an image in pixels, a multiple of ``patch_size``.
         num_channels: C.
         patch_size: side of a patch in pixels.
-        width: of the hidden states, a multiple of the 4 heads.
+        width: units of a layer, a multiple of the 4 heads.
         num_layers: of the encoder.
         decoder_layers: of the decoder.
         seed: as for :func:`at_random`.

@@ -42,7 +42,7 @@ class SymbolBERT(ConditionalModel):
     Args:
         num_symbols: the symbols are 0..num_symbols − 1.
         num_features: D.
-        width: of the hidden states, a multiple of the four heads.
+        width: units of a layer, a multiple of the four heads.
         seed: of the initial weights.
 
     >>> bert = SymbolBERT(12, 16, seed=4)
