@@ -789,11 +789,15 @@ def require_log_enumerable(what: str, log_number: float, instead: str) -> None:
 
 
 MAX_BYTES = 2**38
-"""256 GiB, the largest size of one tensor: it is refused before PyTorch's allocator is asked."""
+"""256 GiB, the largest size of a tensor whose parts are computed one after the other."""
 
 
 def require_memory(what: str, bytes_needed: int, instead: str) -> None:
-    """Refuse a tensor of more than ``MAX_BYTES``, named ``what``, and say what to use ``instead``."""
+    """Refuse a tensor of more than ``MAX_BYTES``, named ``what``, and say what to use ``instead``.
+
+    It is for a tensor that long work leads to. One that is made at once is refused by PyTorch's
+    allocator, and :func:`checked` says so.
+    """
     if bytes_needed > MAX_BYTES:
         gigabytes = bytes_needed // 2**30
         raise ValueError(f"{what} would take {gigabytes} GiB of memory: use {instead}.")

@@ -22,7 +22,6 @@ from mpt_lml.checks import (
     require_count,
     require_finite,
     require_gradient,
-    require_memory,
 )
 from mpt_lml.numerics import double
 from mpt_lml.results import History, Maxima
@@ -157,8 +156,6 @@ def _empty_records(names: Sequence[str], num_epochs: int, current: Parameters) -
     """A record of NaN for each name, (num_epochs + 1, B), in the precision of the parameters."""
     first = next(iter(current.values()))
     shape = (num_epochs + 1, len(first))
-    bytes_needed = 8 * len(names) * shape[0] * shape[1]
-    require_memory(f"records of {num_epochs} epochs", bytes_needed, "fewer num_epochs")
     return {name: torch.full(shape, torch.nan).to(first) for name in names}
 
 

@@ -22,7 +22,6 @@ from mpt_lml.checks import (
     checked,
     require_count,
     require_log_enumerable,
-    require_memory,
 )
 
 __all__ = [
@@ -169,7 +168,6 @@ class SizeLaw(ABC):
         generator: Generator,
     ) -> Int[Tensor, " P"]:
         """``num_masks`` independent sizes in 1..D, (P,)."""
-        require_memory(f"{num_masks} masks", 8 * num_masks, "fewer at a time")
         weights = self.probabilities(num_features)
         return 1 + torch.multinomial(weights, num_masks, replacement=True, generator=generator)
 
@@ -182,7 +180,6 @@ class SizeLaw(ABC):
         Each is unbiased for the law, and all are as even as can be: with the uniform law and P = D
         every size comes once.
         """
-        require_memory(f"{num_masks} masks", 8 * num_masks, "fewer at a time")
         shift = torch.rand(1, generator=generator, dtype=torch.float64)
         return self.sizes_at(quantiles(num_masks, shift), num_features)
 
@@ -216,10 +213,6 @@ def quantiles(num_masks: int, shift: Float[Tensor, "*B 1"]) -> Float[Tensor, "*B
 SizeOrLaw = Annotated[int | SizeLaw, "A law is such as FixedRate(0.15) or UniformSize()."]
 
 
-def _require_sizes_fit(num_features: int) -> None:
-    require_memory(f"probabilities of {num_features} sizes", 8 * num_features, "a smaller D")
-
-
 @checked
 @dataclass(frozen=True)
 class FixedSize(SizeLaw):
@@ -239,7 +232,6 @@ class FixedSize(SizeLaw):
 def _certainly(num_masked: int, num_features: int) -> Float[Tensor, " D"]:
     """Probabilities of the sizes 1, ..., D where M is known."""
     require_count("num_masked", num_masked, 1, num_features)
-    _require_sizes_fit(num_features)
     return (torch.arange(1, num_features + 1) == num_masked).double()
 
 
@@ -275,7 +267,6 @@ class UniformSize(SizeLaw):
 
     @checked
     def probabilities(self, num_features: Count) -> Float[Tensor, " D"]:
-        _require_sizes_fit(num_features)
         return torch.full((num_features,), 1.0 / num_features, dtype=torch.float64)
 
 
@@ -296,7 +287,6 @@ class PowerSize(SizeLaw):
 
     @checked
     def probabilities(self, num_features: Count) -> Float[Tensor, " D"]:
-        _require_sizes_fit(num_features)
         logarithm = self.exponent * torch.arange(1, num_features + 1).double().log()
         return logarithm.softmax(dim=0)
 
@@ -316,7 +306,6 @@ class BernoulliRate(SizeLaw):
     def probabilities(self, num_features: Count) -> Float[Tensor, " D"]:
         from scipy.stats import binom
 
-        _require_sizes_fit(num_features)
         sizes = torch.arange(1, num_features + 1)
         weights = torch.from_numpy(binom.pmf(sizes.numpy(), num_features, float(self.rate)))
         if not weights.sum() > 0:
@@ -370,8 +359,6 @@ def sample_ranks(
     tensor([[2, 1, 0],
             [1, 2, 0]])
     """
-    what = f"{num_masks} orders of {num_features} coordinates"
-    require_memory(what, 8 * num_masks * num_features, "fewer at a time")
     uniform = torch.rand(
         num_masks,
         num_features,
@@ -446,8 +433,6 @@ def stratified_masks(
         raise ValueError(f"generator must be one or several torch.Generator, got {generator!r}.")
     if not laws:
         raise ValueError(f"law must be one or several size laws, got {law!r}.")
-    what = f"{num_masks} masks of {num_features} coordinates"
-    require_memory(what, 8 * num_masks * num_features, "fewer at a time")
     num_draws = 1 + num_masks * num_features  # the shift of the sizes, then an order for each mask
     draws = [torch.rand(num_draws, generator=g, dtype=torch.float64) for g in generators]
     shift, values = torch.stack(draws).tensor_split([1], dim=1)
@@ -479,9 +464,6 @@ def nested_masks(order: Int[Tensor, "*batch D"]) -> Bool[Tensor, "*batch D D"]:
     [[0, 1, 0], [1, 1, 0], [1, 1, 1]]
     """
     num_features = order.shape[-1]
-    require_memory(
-        f"nested masks of {order.numel()} ranks", order.numel() * num_features, "fewer orders"
-    )
     in_order = torch.arange(num_features, device=order.device)
     if not torch.equal(order.sort(dim=-1).values, in_order.expand_as(order)):
         legal = f"0..{num_features - 1}, got {order.tolist()}"

@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mpt_lml import masks
-from mpt_lml.checks import Count, Data, checked, require_log_enumerable, require_memory
+from mpt_lml.checks import Count, Data, checked, require_log_enumerable
 from mpt_lml.models.base import ConditionalModel, require_values
 from mpt_lml.numerics import chunks, double
 from mpt_lml.scores import OverOrders, over_orders
@@ -88,15 +88,9 @@ def draw(
     Returns:
         Ranks, (S, D).
 
-    Raises:
-        ValueError: for more orders than memory holds.
-
     >>> draw(2, 3, generator=torch.Generator().manual_seed(0)).sort(dim=1).values.tolist()
     [[0, 1, 2], [0, 1, 2]]
     """
-    bytes_needed = 8 * num_orders * num_features
-    what = f"{num_orders} orders of {num_features} coordinates"
-    require_memory(what, bytes_needed, "fewer num_orders")
     return masks.sample_ranks(num_orders, num_features, generator=generator)
 
 

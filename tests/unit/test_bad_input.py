@@ -25,7 +25,6 @@ from mpt_lml import (
     ConditionalTable,
     ConjugateRegression,
     FromFunction,
-    Grouped,
     JointTable,
     checks,
     curves,
@@ -313,11 +312,6 @@ CASES = {
         ValueError,
         r"the subsets of D = 30 coordinates are 1\.074e\+09",
     ),
-    "conditionals that no machine holds": (
-        lambda: ConditionalTable.of(JointTable(torch.full([2] * 18, 2.0**-18))),
-        ValueError,
-        "GiB of memory: use fewer coordinates",
-    ),
     "data beyond all numbers": (
         lambda: MODEL.log_marginal(X * 1e160),
         ValueError,
@@ -438,40 +432,8 @@ CASES = {
     ),
     "more draws than a memory holds": (
         lambda: MODEL.sample(10**15, generator=generator()),
-        ValueError,
-        "n = 1000000000000000 draws would take .* GiB of memory: use a smaller n",
-    ),
-    "more orders than a memory holds": (
-        lambda: orders.draw(10**15, 4, generator=generator()),
-        ValueError,
-        "GiB of memory: use fewer num_orders",
-    ),
-    "more epochs than a memory holds": (
-        lambda: fit.maximize(
-            {"level": torch.zeros(1)},
-            lambda parameters, _: -parameters["level"].square(),
-            num_epochs=10**13,
-            learning_rate=0.1,
-        ),
-        ValueError,
-        "records of 10000000000000 epochs would take .* GiB of memory: use fewer num_epochs",
-    ),
-    "more of the paper's data than a memory holds": (
-        lambda: data.paper_gaussian(10**12, 9, 2, generator=generator()),
-        ValueError,
-        "1000000000000 data would take .* GiB of memory",
-    ),
-    "more steps than a memory holds": (
-        lambda: diffusion.step_elbo(-torch.ones(2).double(), torch.square, 10**12),
-        ValueError,
-        "1000000000000 steps would take .* GiB of memory",
-    ),
-    "more draws of a proposal than a memory holds": (
-        lambda: GaussianProposal(torch.zeros(1, 1), torch.ones(1, 1, 1)).sample(
-            10**13, generator=generator()
-        ),
-        ValueError,
-        "10000000000000 draws of z a datum would take .* GiB of memory",
+        MemoryError,
+        r"TractableModel\.sample needs more memory than there is\. Give it smaller sizes",
     ),
     "more weights than a memory holds": (
         lambda: estimators.iwae(
@@ -479,31 +441,6 @@ CASES = {
         ),
         ValueError,
         "10000000000000 weights a datum would take .* GiB of memory",
-    ),
-    "more masks of a size than a memory holds": (
-        lambda: Godambe.of(
-            GaussianFamily.ppca(torch.ones(3, 1).double(), 0.3),
-            [2],
-            num_masks=10**13,
-            generator=generator(),
-        ),
-        ValueError,
-        "10000000000000 masks of a size would take .* GiB of memory",
-    ),
-    "a curve of more sizes than a memory holds": (
-        lambda: rates.random_loadings_curve(10**13, 1, 0.2),
-        ValueError,
-        "a curve of 10000000000000 sizes would take .* GiB of memory",
-    ),
-    "more loadings than have directions in a memory": (
-        lambda: GaussianFamily.ppca(torch.ones(2000, 50), 1.0),
-        ValueError,
-        "one direction for each loading would take .* GiB of memory: use fewer loadings",
-    ),
-    "an image larger than a memory": (
-        lambda: Grouped.patches(10**8, 10**8, 2),
-        ValueError,
-        "an image of 100000000 by 100000000 pixels would take",
     ),
     "a padding that is masked": (
         lambda: tokens_with([[True, True], [True, True]], [2, 1]),

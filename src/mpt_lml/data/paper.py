@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_lml.checks import Count, Index, checked, require_memory
+from mpt_lml.checks import Count, Index, checked
 from mpt_lml.data.sources import verified
 from mpt_lml.files import book_file
 
@@ -45,9 +45,6 @@ def paper_gaussian(
     >>> draw.x.shape, draw.loadings.shape
     (torch.Size([100, 6]), torch.Size([6, 2]))
     """
-    what = f"D = {num_features} and K = {latent_dim} coordinates of {num_data} data"
-    num_entries = max(num_data * num_features, num_data * latent_dim, num_features * latent_dim)
-    require_memory(what, 8 * num_entries, "a smaller num_data, num_features or latent_dim")
     single = torch.float32  # named: the numbers must not follow torch's default dtype
     loadings = torch.randn(num_features, latent_dim, generator=generator, dtype=single)
     latent = torch.randn(num_data, latent_dim, generator=generator, dtype=single)

@@ -52,9 +52,6 @@ class GaussianProposal:
     @checked
     def sample(self, num_samples: Count, *, generator: torch.Generator) -> Float[Tensor, "S N K"]:
         """``num_samples`` draws of z for every datum, (S, N, K)."""
-        bytes_of_draws = 8 * num_samples * self.mean.numel()
-        what = f"{num_samples} draws of z a datum"
-        require_memory(what, bytes_of_draws, "fewer num_samples or data")
         shape = (num_samples, *self.mean.shape)
         noise = draw_normal(shape, generator=generator, like=self.mean)
         z = self.mean + (self.factor @ noise[..., None])[..., 0]

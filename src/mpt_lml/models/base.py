@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mpt_lml.checks import Count, Data, check, checked, require_entries, require_memory
+from mpt_lml.checks import Count, Data, check, checked, require_entries
 from mpt_lml.masks import each_masks_something
 from mpt_lml.models.trial import validate_conditionals
 from mpt_lml.numerics import chunks, num_at_once
@@ -285,11 +285,7 @@ class TractableModel(ConditionalModel):
 
         Returns:
             Data, (n, D), where the model is.
-
-        Raises:
-            ValueError: for draws that no memory holds.
         """
-        require_memory(f"n = {n} draws", 8 * n * self.num_features, "a smaller n")
         return self._sample(n, generator)
 
     @abstractmethod
@@ -411,9 +407,6 @@ class Grouped(ConditionalModel):
         """The ``group`` that makes each square patch of an image one: row by row, (H·W,)."""
         if height % patch or width % patch:
             raise ValueError(f"patches of side {patch} do not cover an image {height} by {width}.")
-        require_memory(
-            f"an image of {height} by {width} pixels", 8 * height * width, "a smaller one"
-        )
         patch_row = torch.arange(height)[:, None] // patch
         patch_column = torch.arange(width) // patch
         return (patch_row * (width // patch) + patch_column).flatten()

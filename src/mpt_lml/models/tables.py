@@ -15,7 +15,6 @@ from mpt_lml.checks import (
     checked,
     require_generator,
     require_log_enumerable,
-    require_memory,
     rounded_to_single,
 )
 from mpt_lml.models.base import ConditionalModel, TractableModel, require_values
@@ -242,7 +241,7 @@ class ConditionalTable(ConditionalModel):
 
         Raises:
             TypeError: for a model that has no ``num_values``.
-            ValueError: for a table that no memory holds.
+            ValueError: for more points x than are enumerated.
         """
         num_features = model.num_features
         num_values = model.num_values
@@ -251,16 +250,12 @@ class ConditionalTable(ConditionalModel):
                 "model must have the same values 0..V−1 in every coordinate (num_values), got "
                 f"{type(model).__name__} without."
             )
-        fewer = "fewer coordinates or values"
         require_log_enumerable(
             f"the values of D = {num_features} coordinates",
             num_features * math.log(num_values),
-            fewer,
+            "fewer coordinates or values",
         )
         num_points = num_values**num_features
-        num_entries = 2**num_features * num_points * num_features * num_values
-        what = f"a table of {num_entries} conditional probabilities"
-        require_memory(what, 8 * num_entries, fewer)
         values = torch.arange(num_values, device=model.data_device)
         x = torch.cartesian_prod(*num_features * [values]).view(num_points, -1)
         shape = (2**num_features, *x.shape, num_values)

@@ -20,7 +20,6 @@ from mpt_lml.checks import (
     require_answer,
     require_entries,
     require_gradient,
-    require_memory,
 )
 from mpt_lml.models.base import ConditionalModel
 from mpt_lml.numerics import double, draw_categories
@@ -62,8 +61,6 @@ def bernstein(score: Float[Tensor, "*B D"], rate: Tensor) -> Float[Tensor, "*B L
     check(("rate", rate, Float[Tensor, " L"]))
     if not ((rate >= 0) & (rate <= 1)).all():
         raise ValueError(f"rate must be a vector of probabilities, got {rate.tolist()}.")
-    bytes_needed = 8 * score.numel() * len(rate)
-    require_memory(f"curves at {len(rate)} rates", bytes_needed, "fewer rates")
     levels = score[..., None].expand(*score.shape, len(rate))
     for _ in range(score.shape[-1] - 1):
         levels = (1.0 - rate) * levels[..., :-1, :] + rate * levels[..., 1:, :]
@@ -193,7 +190,6 @@ def step_elbo(
     >>> step_elbo(torch.tensor([-1.0, -2.0]).double(), torch.square, 1)
     tensor(-4., dtype=torch.float64)
     """
-    require_memory(f"{num_steps} steps", 8 * score.numel() * num_steps, "fewer num_steps")
     step = double(torch.arange(num_steps + 1, device=score.device))
     rate = _rate_at(schedule, step / num_steps)
     return score.shape[-1] * (rate.diff() * bernstein(score, rate[1:])).sum(dim=-1)

@@ -103,8 +103,6 @@ class GaussianFamily:
         num_features, latent_dim = loadings.shape
         if latent_dim > num_features:
             raise ValueError(f"loadings must have at most D columns, got {tuple(loadings.shape)}.")
-        bytes_of_basis = 8 * loadings.numel() * num_features**2
-        require_memory("one direction for each loading", bytes_of_basis, "fewer loadings")
         dtype = loadings.dtype
         loadings = double(loadings)
         rows, columns = torch.triu_indices(latent_dim, latent_dim, 1)
@@ -132,12 +130,7 @@ class GaussianFamily:
 
         Returns:
             (P, Q, D, D), nats; zero where a mask is empty.
-
-        Raises:
-            ValueError: for more masks at a time than memory holds.
         """
-        bytes_of_forms = 8 * len(mask) * self.directions.numel()
-        require_memory(f"forms of {len(mask)} masks", bytes_of_forms, "fewer masks at a time")
         factor = self._factor
         half = torch.linalg.solve_triangular(factor.mT, self._whitened_forms(mask), upper=True)
         forms = torch.linalg.solve_triangular(factor.mT, half.mT, upper=True)
@@ -310,8 +303,8 @@ class Godambe:
             The information of each size.
 
         Raises:
-            ValueError: for D above 12 without a generator, for a size given twice, and for more masks
-                or parameters than memory holds.
+            ValueError: for D above 12 without a generator, for a size given twice, and for more
+                parameters than memory holds.
         """
         num_features = family.num_features
         if generator is None:
@@ -328,8 +321,6 @@ class Godambe:
             if generator is None:
                 mask = masks.all_masks(num_features, size)
             else:
-                bytes_of_masks = 8 * num_masks * num_features
-                require_memory(f"{num_masks} masks of a size", bytes_of_masks, "fewer num_masks")
                 mask = masks.sample_masks(num_masks, num_features, size, generator=generator)
             moments = _moments_of_forms(family, mask.to(family.data_device))
             mean_forms.append(moments.mean)

@@ -17,7 +17,6 @@ from mpt_lml.checks import (
     check,
     checked,
     require_count,
-    require_memory,
 )
 from mpt_lml.numerics import LOG_2PI, double
 from mpt_lml.verdicts import jackknife_error
@@ -186,7 +185,6 @@ def random_loadings_curve(
     >>> [round(v, 3) for v in random_loadings_curve(4, 1, 0.2).tolist()]
     [-0.796, -0.892, -1.127, -1.51]
     """
-    require_memory(f"a curve of {num_features} sizes", 8 * num_features, "a smaller num_features")
     observed = torch.arange(num_features - 1, -1, -1, dtype=torch.float64)
     gap = noise_variance + latent_dim - observed
     root = (gap.square() + 4.0 * noise_variance * observed).sqrt()

@@ -249,15 +249,6 @@ def test_the_papers_draw_does_not_follow_the_default_dtype() -> None:
     assert torch.equal(expected.x, again.x)
 
 
-@pytest.mark.bad_input
-@pytest.mark.parametrize("sizes", [(10**12, 9, 2), (3, 10**12, 2), (3, 4, 10**12)])
-def test_a_draw_that_no_memory_holds_names_every_size(sizes: tuple[int, int, int]) -> None:
-    num_data, num_features, latent_dim = sizes
-    said = f"D = {num_features} and K = {latent_dim} coordinates of {num_data} data would take"
-    with pytest.raises(ValueError, match=f"{said} .* num_data, num_features or latent_dim"):
-        data.paper_gaussian(*sizes, generator=generator())
-
-
 def test_an_image_that_is_not_square_keeps_its_rows() -> None:
     gray = torch.arange(12).double().div(11).view(2, 6)
     grid = data.Images(gray, (2, 3)).grid
