@@ -6,7 +6,6 @@ many steps as it is told, because an objective with new masks in every step neve
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -58,8 +57,6 @@ def maximize(
     """Maximize ``objective`` with Adam (Kingma & Ba 2015), one step an epoch, for B runs side by side.
 
     It takes ``num_epochs`` steps and does not ask whether they were enough: look at what was tracked.
-    On a GPU the loop itself never waits for the card. What is not finite is seen there, and refused,
-    at the end of every hundred epochs and of the training.
 
     Args:
         parameters: where to start; tensors (B, ...) of one dtype by name. They are copied.
@@ -97,19 +94,16 @@ def maximize(
     num_runs = records["objective"].shape[1]
     adam = torch.optim.Adam(list(current.values()), lr=learning_rate)
     kept: dict[int, dict[str, Tensor]] = {}
-    finite = _FiniteRuns(records["objective"].device.type == "cpu")
 
     def take_step(epoch: int) -> None:
         value = objective(current, generators)
         require_answer("objective(parameters)", value, (num_runs,))
-        finite.require("objective", value, epoch)
+        _require_finite_runs("objective", value, epoch)
         adam.zero_grad()
         (-value.sum()).backward()
-        _require_gradients_of_runs(current, epoch, finite)
+        _require_gradients_of_runs(current, epoch)
         records["objective"][epoch] = value.detach()
         adam.step()
-        if (epoch + 1) % _EPOCHS_A_LOOK == 0:
-            finite.look()
 
     def track_all(epoch: int) -> None:
         for name, function in tracked.items():
@@ -129,7 +123,6 @@ def maximize(
         take_step(epoch)
         with torch.no_grad():
             observe(epoch + 1)
-    finite.look()
     return History(records, {name: value.detach() for name, value in current.items()}, kept)
 
 
@@ -159,43 +152,13 @@ def _empty_records(names: Sequence[str], num_epochs: int, current: Parameters) -
     return {name: torch.full(shape, torch.nan).to(first) for name in names}
 
 
-_EPOCHS_A_LOOK = 100  # of a GPU, which a look at its numbers waits for
-
-
-@dataclass
-class _FiniteRuns:
-    """Refuses what is not finite: at once on the CPU, elsewhere when somebody looks.
-
-    Args:
-        at_once: whether a look waits for nothing.
-        unseen: what was computed, by which name, in which epoch, and that nobody has looked at.
-    """
-
-    at_once: bool
-    unseen: list[tuple[str, Tensor, int]] = field(default_factory=list)
-
-    def require(self, what: str, value: Float[Tensor, " B"], epoch: int) -> None:
-        if self.at_once:
-            _require_finite_runs(what, value, epoch)
-        else:
-            self.unseen.append((what, value.detach(), epoch))
-
-    def look(self) -> None:
-        """Wait once for all that is unseen, and name the first that is not finite."""
-        values = [value for _, value, _ in self.unseen]
-        if values and not torch.stack(values).isfinite().all():
-            for what, value, epoch in self.unseen:
-                _require_finite_runs(what, value, epoch)
-        self.unseen.clear()
-
-
-def _require_gradients_of_runs(parameters: Parameters, epoch: int, finite: _FiniteRuns) -> None:
+def _require_gradients_of_runs(parameters: Parameters, epoch: int) -> None:
     """Check after a backward pass that every parameter (B, ...) has a finite gradient."""
     for name, parameter in parameters.items():
         if parameter.grad is None:
             raise ValueError(f"the objective does not depend on the parameter {name!r}.")
         sums = parameter.grad.reshape(len(parameter), -1).sum(dim=1)
-        finite.require(f"gradient of {name}", sums, epoch)
+        _require_finite_runs(f"gradient of {name}", sums, epoch)
 
 
 def _require_finite_runs(what: str, value: Float[Tensor, " B"], epoch: int) -> None:
