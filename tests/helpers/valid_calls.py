@@ -51,7 +51,7 @@ BERNOULLI = random_bernoulli(3, 1, 9)
 BITS = BERNOULLI.sample(3, generator=at())
 DENSE = dense_vae.dense_parameters(3, [4], 1, generators=[at()])
 VAE = dense_vae.dense_model(DENSE, 0)
-ROW_NETWORK = row_network.RowNetwork(8, 1, 2, seed=4)
+ROW_NETWORK = row_network.RowNetwork(8, seed=4)
 GRID = grids.trapezoid(1, 9)
 CURVE = curves.exact_curve(MODEL, X)
 SPARSE_CURVE = mpt_lml.MaskCurve(
@@ -138,7 +138,7 @@ def models() -> list[Call]:
             noise_variance=0.5,
         ),
         valid(row_network.draw_tables, "linear", 2, 3, generator=at()),
-        valid(row_network.RowNetwork, 8, 1, 2, seed=4),
+        valid(row_network.RowNetwork, 8, seed=4),
         valid(ROW_NETWORK.forward, X, X, X > 0),
         valid(ROW_NETWORK.log_each, X, X, X > 0),
         valid(row_network.RowConditional, ROW_NETWORK, X[0]),

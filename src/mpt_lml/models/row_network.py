@@ -35,6 +35,12 @@ Prior = Literal["linear", "quadratic"]
 PRIORS: dict[Prior, int] = {"linear": 1, "quadratic": 2}
 """Degree of the polynomial, by the name of the prior."""
 
+NUM_LAYERS = 3
+"""Layers of the transformer."""
+
+NUM_HEADS = 2
+"""Heads of each layer."""
+
 TABLES_AT_ONCE = 512
 """Tables in one pass of a network: what they need stays near the core."""
 
@@ -69,9 +75,8 @@ def draw_tables(
 class _Layer(nn.Module):
     """One layer of the transformer: every row asks those that it may read, then thinks alone."""
 
-    def __init__(self, width: int, num_heads: int) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.num_heads = num_heads
         self.norm_1 = nn.LayerNorm(width)
         self.query_key_value = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
@@ -82,7 +87,7 @@ class _Layer(nn.Module):
 
     def forward(self, state: Tensor, may_read: Tensor) -> Tensor:
         """state (B, n, width) and may_read (B, 1, n, n) -> (B, n, width)."""
-        three = self.query_key_value(self.norm_1(state)).unflatten(2, (3, self.num_heads, -1))
+        three = self.query_key_value(self.norm_1(state)).unflatten(2, (3, NUM_HEADS, -1))
         query, key, value = three.permute(2, 0, 3, 1, 4)  # each (B, heads, n, width / heads)
         answer = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=may_read)
         state = state + self.out(answer.transpose(1, 2).flatten(2))
@@ -98,9 +103,7 @@ class RowNetwork(nn.Module):
     fewer rows than in training is as one of training of which fewer rows are asked for.
 
     Args:
-        width: of a row's state, a multiple of ``num_heads``.
-        num_layers: of the transformer.
-        num_heads: of each layer.
+        width: of a row's state, a multiple of :data:`NUM_HEADS`.
         seed: of the first weights.
 
     >>> network = RowNetwork(seed=4)
@@ -111,18 +114,16 @@ class RowNetwork(nn.Module):
     """
 
     @checked
-    def __init__(
-        self, width: Count = 48, num_layers: Count = 3, num_heads: Count = 2, *, seed: Index
-    ) -> None:
-        if width % num_heads:
+    def __init__(self, width: Count = 48, *, seed: Index) -> None:
+        if width % NUM_HEADS:
             raise ValueError(
-                f"width must be a multiple of num_heads = {num_heads}, one part a head, got {width}."
+                f"width must be a multiple of {NUM_HEADS}, one part for each head, got {width}."
             )
         super().__init__()
         with torch.random.fork_rng(devices=[]):  # torch.nn draws from the global generator
             torch.manual_seed(seed)
             self.enter = nn.Linear(3, width)
-            self.layers = nn.ModuleList([_Layer(width, num_heads) for _ in range(num_layers)])
+            self.layers = nn.ModuleList([_Layer(width) for _ in range(NUM_LAYERS)])
             self.norm = nn.LayerNorm(width)
             self.leave = nn.Linear(width, 2)
 

@@ -40,7 +40,7 @@ from mpt_lml.models.row_network import (
 
 
 def test_the_objective_is_the_mean_score_of_the_hidden_rows() -> None:
-    network = RowNetwork(8, 1, 2, seed=0)
+    network = RowNetwork(8, seed=0)
     x, y = draw_tables("linear", 2, 3, generator=generator(1))
     mask = torch.tensor([[True, False, False], [True, True, False]])
     mean, log_variance = network(x, y, mask)
@@ -88,7 +88,7 @@ def test_the_evidence_is_that_of_the_exact_model() -> None:
 
 def test_a_total_adds_up_along_the_order() -> None:
     """Later rows left out, as if they were hidden: the same as one mask after the other."""
-    network = RowNetwork(8, 1, 2, seed=0)
+    network = RowNetwork(8, seed=0)
     x, y = draw_tables("linear", 2, generator=generator(3))
     order = torch.stack([torch.arange(12), torch.arange(12).roll(3)])
     totals = along(network, x, y, order)

@@ -12,6 +12,7 @@ from torch import Tensor
 from mpt_lml import PPCA, curves, orders
 from mpt_lml.models.row_network import (
     NOISE_VARIANCE,
+    NUM_HEADS,
     PRIORS,
     RowConditional,
     RowNetwork,
@@ -20,7 +21,7 @@ from mpt_lml.models.row_network import (
 
 
 def network() -> RowNetwork:
-    return RowNetwork(8, 2, 2, seed=0).requires_grad_(False)
+    return RowNetwork(8, seed=0).requires_grad_(False)
 
 
 def constant(mean: float, log_variance: float) -> RowNetwork:
@@ -55,9 +56,9 @@ def by_hand(net: RowNetwork, x: list[float], y: list[float], hidden: list[bool])
     for layer in net.layers:
         three = layer.query_key_value(layer.norm_1(state))
         query, key, value = three.chunk(3, dim=1)
-        width = query.shape[1] // layer.num_heads
+        width = query.shape[1] // NUM_HEADS
         answers = torch.zeros_like(query)
-        for head in range(layer.num_heads):
+        for head in range(NUM_HEADS):
             part = slice(head * width, (head + 1) * width)
             for j in range(len(x)):
                 read = [i for i in range(len(x)) if i == j or not hidden[i]]
@@ -163,5 +164,7 @@ def test_bad_tables_are_refused_in_a_sentence() -> None:
         net.log_each(torch.zeros(1, 13), torch.zeros(1, 13), torch.ones(1, 13).bool())
     with pytest.raises(ValueError, match="^a table must have 12 rows at most.* got 13"):
         RowConditional(net, torch.zeros(13))
-    with pytest.raises(ValueError, match="^width must be a multiple of num_heads = 2"):
+    with pytest.raises(
+        ValueError, match="^width must be a multiple of 2, one part for each head, got 49"
+    ):
         RowNetwork(49, seed=0)
