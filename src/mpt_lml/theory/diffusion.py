@@ -30,9 +30,6 @@ __all__ = ["Draws", "bernstein", "nelbo", "sample", "schedule_derivative", "step
 Schedule = Callable[[Tensor], Tensor]
 """Function from times in [0, 1], of any shape, to mask rates."""
 
-MAX_NODES = 4096
-"""Most nodes of an integral over time: far more would take hours."""
-
 AREA_TOLERANCE = 1e-6
 """Tolerance of the integral over time, whose value is known, as a share of D times the largest score."""
 
@@ -154,7 +151,7 @@ def _num_nodes(num_features: int) -> int:
     cosh(η)^(D−1) max |S|, so that n nodes err by about exp(D η²/2 − 2 n η), at best exp(−2 n²/D). A
     schedule tᵏ widens the ellipse, as if D were k D. With n = 9 √D and k = 4 that is exp(−40).
     """
-    return min(MAX_NODES, max(64, math.ceil(9.0 * num_features**0.5)))
+    return max(64, math.ceil(9.0 * num_features**0.5))
 
 
 def _require_area(bound: Tensor, score: Tensor, schedule: Schedule) -> None:
