@@ -710,7 +710,7 @@ def require_row_sums(
         )
 
 
-def require_number(name: str, value: Any, legal: str = "(0,inf)", *, hint: str = "") -> None:
+def require_number(name: str, value: Any, legal: str, *, hint: str = "") -> None:
     """Check that ``value`` is a single number, not a bool, in an interval.
 
     Args:
@@ -729,7 +729,7 @@ def require_number(name: str, value: Any, legal: str = "(0,inf)", *, hint: str =
         raise ValueError(f"{name} must be a number that a float holds, below 1.8e308.{hint}")
     number = value.item() if isinstance(value, Tensor) and value.ndim == 0 else value
     # A Fraction is a Real, but torch computes with none.
-    is_number = isinstance(number, int | float | Real) and not isinstance(number, bool | Fraction)
+    is_number = isinstance(number, Real) and not isinstance(number, bool | Fraction)
     is_legal = is_number and (
         low < number < high
         or ("[" in legal and number == low)
@@ -770,13 +770,11 @@ MAX_ENUMERATED = 2**18
 """The largest number of masks, subsets, points or orders that are enumerated."""
 
 
-def require_enumerable(what: str, number: int, instead: str) -> None:
-    """Refuse to enumerate more than ``MAX_ENUMERATED`` of ``what``, and say what to use ``instead``."""
-    require_log_enumerable(what, math.log(number), instead)
-
-
 def require_log_enumerable(what: str, log_number: float, instead: str) -> None:
-    """:func:`require_enumerable` by the logarithm of a number that may have millions of digits."""
+    """Refuse to enumerate more than ``MAX_ENUMERATED`` of ``what``, and say what to use ``instead``.
+
+    Their number is given by its logarithm, as it may have millions of digits.
+    """
     if log_number <= math.log(MAX_ENUMERATED) + 1e-6:  # less than one more would add
         return
     if log_number < 700.0:  # what a float holds

@@ -22,9 +22,9 @@ from mpt_lml.checks import (
     Within,
     checked,
     require_answer,
-    require_enumerable,
     require_finite,
     require_gradient,
+    require_log_enumerable,
 )
 from mpt_lml.numerics import (
     LOG_2PI,
@@ -462,7 +462,7 @@ def _require_axes(latent_dim: int, nodes_per_axis: int) -> None:
             "estimators.iwae needs no grid."
         )
     what = f"the nodes of a grid with nodes_per_axis = {nodes_per_axis} in {latent_dim} dimensions"
-    require_enumerable(what, nodes_per_axis**latent_dim, "fewer nodes per axis")
+    require_log_enumerable(what, latent_dim * math.log(nodes_per_axis), "fewer nodes per axis")
 
 
 def _warn(message: str) -> None:

@@ -365,6 +365,11 @@ BAD = {
         ValueError,
         r"latent_dim = 4 is too large for a grid.*estimators\.iwae needs no grid",
     ),
+    "more nodes than are enumerated": (
+        lambda: grids.trapezoid(3, nodes_per_axis=65),
+        ValueError,
+        r"nodes_per_axis = 65 in 3 dimensions are 2\.746e\+05, .* use fewer nodes per axis",
+    ),
     "gray pixels": (
         lambda: MODEL.log_marginal(X + 0.25),
         ValueError,
