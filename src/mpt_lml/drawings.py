@@ -25,7 +25,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch, PathPatch, Rectangle
 from matplotlib.path import Path
 
-from mpt_lml.checks import Interval, Positive, checked
+from mpt_lml.checks import Interval, NonNegative, Positive, checked
 
 __all__ = ["arrow", "bars", "brace", "canvas", "clock", "node", "table", "tokens", "write"]
 
@@ -232,7 +232,7 @@ def arrow(
     ax: Axes,
     word: str = "",
     look: Look = "visible",
-    gap: Annotated[float, Interval("[0,inf)")] = 0.45,
+    gap: NonNegative = 0.45,
 ) -> None:
     """An arrow, which may have a word at its middle.
 

@@ -7,15 +7,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mpt_lml.checks import Interval, Positive, Within, checked, require_count
+from mpt_lml.checks import NonNegative, Positive, Within, checked, require_count
 
 __all__ = ["agrees", "apart", "equivalent", "exceeds", "interval", "mean_and_error"]
 
 LEVEL = 0.99
 """Coverage of the interval behind every verdict."""
 
-
-Error = Annotated[float, Interval("[0,inf)")]
 Replicates = Annotated[int, Within(2)]
 
 
@@ -59,7 +57,9 @@ def jackknife_error(without_one: Float[Tensor, "S ..."]) -> Float[Tensor, "..."]
 
 
 @checked
-def interval(value: float, error: Error | None, n: Replicates | None = None) -> tuple[float, float]:
+def interval(
+    value: float, error: NonNegative | None, n: Replicates | None = None
+) -> tuple[float, float]:
     """The 99 % interval of a value.
 
     Args:
@@ -86,7 +86,7 @@ def interval(value: float, error: Error | None, n: Replicates | None = None) -> 
 
 @checked
 def agrees(
-    value: float, error: Error | None, n: Replicates | None = None, *, at: float = 0.0
+    value: float, error: NonNegative | None, n: Replicates | None = None, *, at: float = 0.0
 ) -> bool:
     """Check whether the 99 % interval contains ``at``; noise alone can do it: see :func:`equivalent`.
 
@@ -99,7 +99,7 @@ def agrees(
 
 @checked
 def apart(
-    value: float, error: Error | None, n: Replicates | None = None, *, at: float = 0.0
+    value: float, error: NonNegative | None, n: Replicates | None = None, *, at: float = 0.0
 ) -> bool:
     """Check whether the whole 99 % interval lies on one side of ``at``.
 
@@ -111,7 +111,7 @@ def apart(
 
 @checked
 def exceeds(
-    value: float, error: Error | None, n: Replicates | None = None, *, at: float = 0.0
+    value: float, error: NonNegative | None, n: Replicates | None = None, *, at: float = 0.0
 ) -> bool:
     """Check whether the whole 99 % interval lies above ``at``.
 
@@ -125,7 +125,7 @@ def exceeds(
 @checked
 def equivalent(
     value: float,
-    error: Error | None,
+    error: NonNegative | None,
     n: Replicates | None = None,
     *,
     margin: Positive,

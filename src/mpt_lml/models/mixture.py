@@ -1,7 +1,7 @@
 """Latent-variable models with their prior on a grid: finite mixtures, exact in every conditional."""
 
 from collections.abc import Iterator
-from typing import Annotated, final
+from typing import final
 
 import torch
 from jaxtyping import Bool, Float
@@ -11,13 +11,12 @@ from mpt_lml import grids
 from mpt_lml.checks import (
     Data,
     Positive,
-    Within,
     check,
     checked,
     require_entries,
     require_one_dtype,
 )
-from mpt_lml.grids import Grid
+from mpt_lml.grids import Grid, NodesPerAxis
 from mpt_lml.models.base import TractableModel
 from mpt_lml.models.vae import LatentVariableModel, require_binary
 from mpt_lml.numerics import CACHE_BYTES, chunks, double
@@ -98,7 +97,7 @@ class BernoulliPCA(TractableModel, LatentVariableModel):
         self,
         x: Data,
         *,
-        nodes_per_axis: Annotated[int, Within(2)] = 11,
+        nodes_per_axis: NodesPerAxis = 11,
         extent: Positive = 5.0,
     ) -> Float[Tensor, " N"]:
         """log p(x) of the model with continuous z: every datum on its own grid.

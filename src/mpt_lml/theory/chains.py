@@ -15,8 +15,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mpt_lml.checks import (
+    Count,
     Interval,
-    Within,
     check,
     checked,
     require_entries,
@@ -62,7 +62,7 @@ class ChainBlocks(NamedTuple):
 def markov_blocks(
     transition: Float[Tensor, "Q Q"],
     derivative: Float[Tensor, "Q Q"],
-    num_blocks: Annotated[int, Within(1)],
+    num_blocks: Count,
 ) -> ChainBlocks:
     """H_k and J_k of a stationary chain of Q states with one parameter, exact.
 
