@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from tiny_bert import CLS, LINES, SEP, tiny, tokenizer
 import mpt_score
 from mpt_lml import HMM
 from mpt_score import tokens
-from mpt_score.rows.reading import block_sizes, windows_of
+from mpt_score.rows.reading import block_sizes, num_unknown, windows_of
 
 COUNT = 7
 NUM_VALUES = 3
@@ -255,3 +256,15 @@ def test_a_network_of_transformers_takes_rows_of_either_kind() -> None:
 def test_what_is_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         mpt_score.sentences(Network(), [TEXT], **settings)
+
+
+@pytest.mark.bad_input
+def test_a_text_that_cannot_be_read_is_named_by_its_place_among_all() -> None:
+    rows = mpt_score.sentences(Network(), [TEXT, []], skip=True).rows()
+    assert [row["skipped"] is None for row in rows] == [True, False]
+
+
+def test_padding_is_no_unknown_token() -> None:
+    ids = torch.tensor([[2, 1, 3], [2, 3, 1]])
+    two = tokens.Tokens(ids, 0 * ids, ids == 2, torch.tensor([3, 2]))
+    assert num_unknown(SimpleNamespace(unknown_id=1), two).tolist() == [1, 0]

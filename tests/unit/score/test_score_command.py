@@ -245,6 +245,10 @@ def test_lines_keep_their_numbers(tmp_path) -> None:
     path.write_bytes("\ufeffthe cat\r\n\r\na dog\rthe\u2028dog\n\n".encode())
     found = [(line.number, line.texts[0]) for line in read_lines(path)]
     assert found == [(1, "the cat"), (3, "a dog"), (4, "the\u2028dog")]
+    path.write_text(" the cat \n")
+    assert [line.texts[0] for line in read_lines(path)] == [
+        " the cat "
+    ]  # as a script would read it
 
 
 def test_parts_are_bounded_by_lines_and_work(monkeypatch) -> None:

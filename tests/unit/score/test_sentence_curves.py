@@ -43,6 +43,12 @@ class TestDesign:
         assert not (found & ~row.maskable).any()
         assert not torch.equal(found[:5], found[5:10])
 
+    def test_a_product_that_is_whole_but_for_rounding_is_that_size(self) -> None:
+        ids = torch.zeros(1, 100, dtype=torch.int64)
+        row = tokens.Tokens(ids, ids, ids == 0, torch.tensor([100]))
+        assert 0.07 * 100 > 7
+        assert Design(rates=(0.07,)).masks(row, 0).sum(dim=1).tolist() == [7, 100]
+
     def test_strata_share_the_sizes_evenly(self) -> None:
         row = encoded().rows(torch.tensor([3]))  # D = 4: two sizes a stratum
         sizes = Design(strata=2, num_masks=500).masks(row, 3)[:-1].sum(dim=1).view(500, 2)
