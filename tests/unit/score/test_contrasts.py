@@ -16,7 +16,7 @@ from torch import Tensor
 import mpt_score
 from mpt_lml.masks import sample_ranks
 from mpt_lml.verdicts import mean_and_error
-from mpt_score.quantities.contrasts import Contrast
+from mpt_score.quantities.contrasts import Contrast, contrast_of
 from mpt_score.rows.requests import quartets, stream
 
 NUM_DRAWS = 400
@@ -759,3 +759,23 @@ def test_what_is_refused() -> None:
     for budget in ({"num_masks": 9}, {"target_error": 0.1}):
         with pytest.raises(ValueError, match="items are compared along orders"):
             mpt_score.sentences(SCORER, TEXTS, items=ITEMS, **budget)
+
+
+def of_pairs(weights: list[float], terms: list[list[float]], degrees: list[float]) -> Contrast:
+    """The contrast of items of two texts each, all of which share their orders."""
+    items = [number // 2 for number in range(len(terms))]
+    texts = torch.arange(len(terms))
+    values = torch.tensor(terms, dtype=torch.float64)
+    of_terms = torch.tensor(degrees, dtype=torch.float64)
+    return contrast_of(weights, values, items, texts, 0 * texts, of_terms, "nats")
+
+
+def test_a_term_whose_orders_are_one_leaves_the_error_of_its_item_open() -> None:
+    found = of_pairs([1.0, -1.0], [[0.0, 1.0, 2.0, 4.0], [5.0] * 4], [3.0, 0.0])
+    assert found.order_error.isnan().all()
+
+
+def test_an_item_without_a_value_may_have_other_weights() -> None:
+    terms = [[0.0, 1.0], [2.0, 4.0], [math.nan] * 2, [1.0, 2.0]]
+    found = of_pairs([1.0, -1.0, 1.0, 1.0], terms, [1.0] * 4)
+    assert found.value.isnan().tolist() == [False, True]

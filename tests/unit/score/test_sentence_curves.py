@@ -343,3 +343,9 @@ def test_texts_of_neighboring_seeds_have_streams_of_their_own() -> None:
             generator = Design(seed=seed).generator(number)
             drawn.append(torch.rand((), generator=generator, dtype=torch.float64).item())
     assert len(set(drawn)) == 4 * len(numbers)
+
+
+def test_a_slope_is_within_texts_where_several_masks_allow_it() -> None:
+    control = torch.tensor([[[0.0], [1.0]], [[10.0], [11.0]]])
+    score = torch.tensor([[[0.0], [1.0]], [[-10.0], [-9.0]]])  # it rises in each text
+    assert sentence_curves._slope(control, score).tolist() == [1.0]
