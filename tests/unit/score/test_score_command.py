@@ -24,6 +24,7 @@ from mpt_score import batch_store, lines, networks, output, score_file
 from mpt_score.command import main, parse
 from mpt_score.networks.masked_lm import MaskedLM
 from mpt_score.output import RecordFile
+from mpt_score.summaries import WINDOWS, Summary
 
 TEXTS = ["the cat sat", "a dog sat the cat.", "the dog", "the cats sat a dog", "a cat"]
 
@@ -231,6 +232,14 @@ def test_unknown_tokens_do_not_improve_bits_a_byte(tmp_path, capsys) -> None:
         assert record["bits_per_byte"] == pytest.approx(bits / record["num_bytes"])
     total = mixed["num_unknown"] + chinese["num_unknown"]
     assert f"whose bytes do not count: {total}" in said and "with unknown tokens: 2" in said
+
+
+def test_a_long_text_counts_once_whatever_its_windows(folder) -> None:
+    (row,) = mpt_score.sentences(mpt_score.load(folder), ["the cat"]).rows()
+    summary = Summary(parse(["sentences", "texts.txt", "--model", "m"]))
+    for num_windows in (1, 3):
+        summary.add(row | {"num_windows": num_windows})
+    assert f"{WINDOWS}: 1" in "\n".join(summary.lines())
 
 
 # -- lines --------------------------------------------------------------------------------------------
