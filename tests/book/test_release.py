@@ -17,6 +17,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+import serve
 import yaml
 from book_layout import ROOT, Book
 from checks import run
@@ -170,7 +171,7 @@ def test_the_container_runs_commands_that_there_are() -> None:
         make, target = container[step].split()
         assert make == "make" and re.search(rf"^{target}:", makefile, re.M), container[step]
     (port,) = container["forwardPorts"]
-    assert f"http.server {port} " in makefile
+    assert port == serve.PORT
     lowest = PROJECT["requires-python"].removeprefix(">=")
     assert f":{lowest}-" in container["image"] and f"python{lowest}" in makefile
 
