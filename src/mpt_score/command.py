@@ -38,8 +38,8 @@ def rates(text: str) -> tuple[int, ...]:
     for piece in text.split(","):
         match = re.fullmatch(r"(\d{1,3})(?::(\d{1,3})(?::([1-9]\d*))?)?", piece)
         first, last, step = match.groups() if match else ("0", None, None)
-        percents.extend(range(int(first), int(last or first) + 1, int(step or 1)))
-    if not percents or min(percents) < 1 or max(percents) > 100:
+        percents.extend(range(int(first), int(last or first) + 1, int(step or 1)) or [0])
+    if min(percents) < 1 or max(percents) > 100:
         raise argparse.ArgumentTypeError(
             f"must be percents in 1..100, as 15 or 5,50 or 5:95:10, got {text!r}."
         )

@@ -238,7 +238,7 @@ def _parsed(number: int, content: str | Mapping[str, str], options: Namespace) -
             for token_id in text:
                 is_id = type(token_id) is int and 0 <= token_id <= LARGEST_ID
                 _require(is_id, "token ids are whole numbers from 0 on", token_id)
-    kinds = {type(text) for text in (texts if prompt == "" else (prompt, *texts))}
+    kinds = {type(text) for text in ((prompt, *texts) if is_question else texts)}
     _require(len(kinds) == 1, "a line has strings or token ids, not both", content)
     return Line(number, texts, prompt, copied)
 

@@ -276,6 +276,8 @@ class MaskedHarness(LM):
             }
         )
         for task, places in places_by_task.items():
+            if not num_bytes[places].any():
+                continue  # nothing to divide by
             columns = (values, mask_variance, num_bytes, num_passes)
             notices.append(_bits_a_byte(task, *(column[places] for column in columns)))
         self._say("loglikelihood_rolling", len(requests), notices)

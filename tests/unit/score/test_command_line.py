@@ -49,7 +49,7 @@ WRONG = [
     (["sentences", "x"], "name a masked language model: --model FOLDER"),
     *(
         (["curve", "x", "--model", "m", "--rates", rates], f"as 15 or 5,50 or 5:95:10, got {rates!r}.")
-        for rates in ("1:99999999999", "5-95", "0", "101", "1:2:3:4", "1:9:0", "9:1", "", "a")
+        for rates in ("1:99999999999", "5-95", "0", "101", "1:2:3:4", "1:9:0", "9:1", "5,9:1", "", "a")
     ),
     (["curve", "x", "--model", "m", "--out", "x.json"], "--out x.json must end in one of .csv, .jsonl"),
     (["curve", "x", "more.txt", "--model", "m"], "unrecognized arguments: more.txt"),

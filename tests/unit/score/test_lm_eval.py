@@ -247,6 +247,19 @@ class TestModel:
         model.loglikelihood(requests("loglikelihood", ("a", " cat"), ("a", " dog")))
         assert "each answer is scored as one block" in model.said["loglikelihood"]["notices"][0]
 
+    def test_a_task_of_empty_texts_costs_nothing(self, adapter) -> None:
+        from lm_eval.api.instance import Instance
+
+        model = adapter.MaskedHarness(tiny(), tokenizer())
+        texts = [("empty", ""), ("full", "the cat sat")]
+        asked = [
+            Instance("loglikelihood_rolling", {}, (text,), 0, (task, number, 1))
+            for number, (task, text) in enumerate(texts)
+        ]
+        values = model.loglikelihood_rolling(asked)
+        assert values[0] == 0 and values[1] < 0
+        assert "task full: " in model.said["loglikelihood_rolling"]["notices"][-1]
+
     def test_texts_in_windows_are_counted(self, adapter) -> None:
         model = adapter.MaskedHarness(tiny(), tokenizer())
         texts = [("the cat sat",), ("the cat sat " * 10,)]

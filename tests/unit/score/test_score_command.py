@@ -477,6 +477,15 @@ def test_wrong_token_ids_name_their_line(tmp_path, text, reason) -> None:
     assert fault.number == 2 and fault.reason.startswith(reason)
 
 
+@pytest.mark.bad_input
+@pytest.mark.parametrize("prompt", ["", "the"])
+def test_a_prompt_and_its_options_are_of_one_kind(tmp_path, prompt) -> None:
+    file = tmp_path / "questions.jsonl"
+    file.write_text(json.dumps({"prompt": prompt, "options": [[5, 6], [7]]}))
+    (fault,) = read_lines(file, "answers")
+    assert fault.reason.startswith("a line has strings or token ids, not both")
+
+
 SPECIAL = {
     "sentences": ["the cat", "the [MASK] sat", "a dog"],
     "pairs": ["the cat\tthe dog", "the cat sat\tthe cat", "a cat\ta dog"],
