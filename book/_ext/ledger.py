@@ -17,8 +17,10 @@ is not what the package's rule makes of the measurement stops the build.
 import json
 import math
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -30,6 +32,7 @@ from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 from sphinx.util.docutils import SphinxDirective
 
+from experiments import ledger as rules
 from experiments.ledger import (
     MEANINGS,
     decide,
@@ -39,10 +42,16 @@ from experiments.ledger import (
     statements,
 )
 from experiments.provenance import provenance
+from mpt_lml import verdicts
 from mpt_lml.files import versions
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "_tools"))
+
+from memory import Memory
+
 LEDGER, RESULTS = "book/ledger.json", "book/results"
-SCHEMA = json.loads(Path(__file__).with_name("ledger_schema.json").read_text(encoding="utf-8"))
+SCHEMA_FILE = Path(__file__).with_name("ledger_schema.json")
+SCHEMA = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
 RULE_KNOWN = {
     "before": "Rule written before the number was known.",
     "partly": "Rule written before the number was known, but after a related one.",
@@ -347,6 +356,15 @@ def meaning(name, rawtext, text, lineno, inliner, options=None, content=None):  
     return [nodes.Text(MEANINGS[text])], []
 
 
+def read(app: Sphinx) -> None:
+    """Before the first page, which a broken ledger stops."""
+    path = Path(app.srcdir, LEDGER)
+    made_of = (path, SCHEMA_FILE, Path(rules.__file__), Path(verdicts.__file__))
+    with Memory(Path(app.srcdir), "ledger") as memory:
+        text = b"".join(file.read_bytes() for file in made_of)
+        app.ledger = memory.of(text, partial(read_ledger, path))
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("ledger", LedgerTable)
     app.add_directive("ledger-findings", LedgerFindings)
@@ -357,7 +375,5 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_role("measured", measured)
     app.add_role("recorded", recorded)
     app.add_role("meaning", meaning)
-    # A broken ledger stops the build before the first page; one that is not is read this once.
-    read = lambda app: setattr(app, "ledger", read_ledger(Path(app.srcdir, LEDGER)))  # noqa: E731
     app.connect("builder-inited", read)
     return {"version": "3", "parallel_read_safe": True, "parallel_write_safe": True}
