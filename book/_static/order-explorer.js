@@ -336,8 +336,8 @@
         el("p", { class: "oe-subtitle" }, ["All " + all.length + " orders at once"]),
         joint ? picture(lines, mean) : histogram(reached, low, high),
         el("p", { class: "oe-note" }, [
-          !joint ? "How many orders have which total. Dashed: the area, their mean." +
-            (order.length === D ? " Thick: your order." : "") :
+          !joint ? "How many orders have which total. Thick: the area, their mean." +
+            (order.length === D ? " Dashed: your order." : "") :
           "Thin: one order each. Thick with dots: their mean, step by step." +
             (order.length ? " Dashed: your order." : "") +
             " Each order walks from the right, where all is hidden, to the left. The mean is the mask-rate curve, upside down."
@@ -376,10 +376,10 @@
         c.add("rect", { class: "oe-count", x: x, y: c.py(n), height: c.py(0) - c.py(n),
           width: c.px(low + step) - c.px(low) - 1 });
       });
-      c.line("oe-rule", [[area, 0], [area, most]]);
+      c.line("oe-mean", [[area, 0], [area, most]]);
       if (order.length === D) {
         var mine = sum(termsAlong(data, order));
-        c.line("oe-mean", [[mine, 0], [mine, most]]);
+        c.line("oe-mine", [[mine, 0], [mine, most]]);
       }
       return c.node;
     }

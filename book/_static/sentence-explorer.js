@@ -475,7 +475,7 @@
       curves.forEach(function (points, n) {
         points.forEach(function (point) {
           if (point[2]) c.line("oe-whisker", [[point[0], point[1] - point[2]], [point[0], point[1] + point[2]]]);
-          c.add("circle", { class: n ? "oe-mean-dot" : "oe-net-dot", cx: c.px(point[0]), cy: c.py(point[1]), r: n ? 4.5 : 3 });
+          c.add("circle", { class: n ? "oe-source-dot" : "oe-net-dot", cx: c.px(point[0]), cy: c.py(point[1]), r: n ? 4.5 : 3 });
         });
         c.line(n ? "oe-source-line" : "oe-net-line", points);
       });
