@@ -260,6 +260,20 @@ class TestQuartets:
         assert sorted(found.standard_error.sign().tolist()) == [0] * 6 + [1] * 7
         assert found.degrees.tolist() == [2] * 13
 
+    def test_quartets_that_are_the_same_twice_have_no_error(self) -> None:
+        """The four orders of a quartet differ, but say nothing of the spread between quartets."""
+        item = 0
+        while True:
+            first, second = sample_ranks(
+                2, 6, generator=stream(f"0 item {item} of [6] tokens, row 0")
+            )
+            if torch.equal(first, second):
+                break
+            item += 1
+        found = mpt_score.surprisals(SCORER, TEXTS[:1], items=[item], num_orders=2)
+        assert torch.equal(found.terms[:, 0], found.terms[:, 1])
+        assert found.degrees.tolist() == [0] * 6 and found.standard_error.isnan().all()
+
     def test_every_mask_is_tried_where_these_are_not_more(self) -> None:
         """63 masks of six tokens, 24 of each quartet."""
         found = mpt_score.surprisals(SCORER, TEXTS[:1], items=["a"], num_orders=3)

@@ -595,6 +595,16 @@ def stop_at(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(score_file, "score_lines", stopped)
 
 
+def test_a_table_has_one_header_though_whole_parts_are_skipped(
+    folder, texts, tmp_path, few_lines
+) -> None:
+    texts.write_text("\n".join(["???"] * 4 + TEXTS))
+    out = tmp_path / "records.csv"
+    assert call(folder, "sentences", texts, "--skip", "--out", out) == 0
+    with out.open() as stored:
+        assert [record["line"] for record in csv.DictReader(stored)] == ["5", "6", "7", "8", "9"]
+
+
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])
 def test_a_stopped_run_goes_on(folder, texts, tmp_path, capsys, few_lines, suffix) -> None:
     out, whole = tmp_path / f"records.{suffix}", tmp_path / f"whole.{suffix}"
