@@ -382,6 +382,7 @@ class TestMissingSpace:
         (["the cat"], [[" sat", " zebra cat"]], "prompt 0: option 1.*unknown"),
         (["the cat"], [[" sat", " cat zebra"]], "prompt 0: option 1.*unknown"),
         (["the cat"], [[" sat" * 20]], "row of 24 tokens is longer than 16"),
+        ([[2, 5]], [[[6, 3, 7, 3]]], "prompt 0: option 0 cannot be scored: it has a special token"),
     ],
 )
 def test_refusals(prompts: list, options: list, message: str) -> None:
@@ -390,16 +391,23 @@ def test_refusals(prompts: list, options: list, message: str) -> None:
 
 
 class TestSkip:
-    PROMPTS = ("the cat", "the [MASK]", "a dog", "the", "a")
-    OPTIONS = ((" sat", " dog"), (" cat",), (" zebra", " sat"), (" cat", " sat" * 20), (" dog",))
+    PROMPTS = ("the cat", "a dog", "the", "the", "a")
+    OPTIONS = (
+        (" sat", " dog"),
+        (" zebra", " sat"),
+        (" cat", " [MASK]"),
+        (" cat", " sat" * 20),
+        (" dog",),
+    )
 
     def found(self, prompts: tuple, options: tuple, **more: object) -> mpt_score.AnswerScores:
         return mpt_score.answers(tiny(), prompts, options, tokenizer=tokenizer(), **more)
 
     def test_a_prompt_that_cannot_be_scored_costs_itself_alone(self) -> None:
         found = self.found(self.PROMPTS, self.OPTIONS, skip=True)
-        assert sorted(found.skipped) == [1, 2, 3]
-        assert "holds [MASK]" in found.skipped[1] and "unknown" in found.skipped[2]
+        assert list(found.skipped) == [1, 2, 3]
+        assert "option 0 cannot be scored: it has a token that is unknown" in found.skipped[1]
+        assert "option 1 after its prompt holds [MASK]" in found.skipped[2]
         assert "row of 23 tokens is longer than 16" in found.skipped[3]
         kept = self.found((self.PROMPTS[0], self.PROMPTS[4]), (self.OPTIONS[0], self.OPTIONS[4]))
         assert not kept.skipped
@@ -425,12 +433,12 @@ class TestSkip:
             mpt_score.answers(conditionals, prompts, options)
 
     def test_where_none_is_left_all_are_listed(self) -> None:
-        found = self.found(self.PROMPTS[1:2], self.OPTIONS[1:2], skip=True)
+        found = self.found(self.PROMPTS[2:3], self.OPTIONS[2:3], skip=True)
         assert list(found.skipped) == [0] and not found.rows()
 
     @pytest.mark.bad_input
     def test_without_it_the_first_is_refused(self) -> None:
-        with pytest.raises(TextError, match=r"prompt 1: .*holds \[MASK\].*skip=True") as refused:
+        with pytest.raises(TextError, match=r"prompt 1: .*unknown.*skip=True") as refused:
             self.found(self.PROMPTS, self.OPTIONS)
         assert refused.value.number == 1
 

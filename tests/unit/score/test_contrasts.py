@@ -560,6 +560,11 @@ class TestSkippedTexts:
         assert contrast.order_error[1] == whole.order_error[1]
         assert found.contrast([1, 0, 1, 0]).value.isfinite().all()
 
+    def test_where_every_item_misses_a_text_none_has_a_contrast(self) -> None:
+        found = mpt_score.sentences(self.scorer, TEXTS[:2], items=ITEMS[:2], skip=True)
+        contrast = found.contrast(WEIGHTS[:2])
+        assert contrast.items == ("a",) and contrast.value.isnan().all()
+
     def test_nor_that_of_its_tokens(self) -> None:
         """What is left of the item are the weights of one condition: no difference."""
         found = mpt_score.surprisals(self.scorer, TEXTS, items=ITEMS, skip=True)

@@ -52,6 +52,11 @@ def build(which="base"):
     return log_probabilities
 
 
+def scorer():
+    import mpt_score
+    return mpt_score.load(log_probabilities, TOKENIZER)
+
+
 def reads_what_it_scores(ids, mask):
     return network(ids).logits.log_softmax(dim=-1)
 
@@ -125,9 +130,9 @@ def literal(text: str) -> float:
     return math.fsum(totals) / len(totals)
 
 
-@pytest.mark.parametrize("name", ["log_probabilities", "build", "with_tokenizer"])
+@pytest.mark.parametrize("name", ["log_probabilities", "build", "with_tokenizer", "scorer"])
 def test_scores_of_a_function_and_of_a_factory(folder: Path, name: str) -> None:
-    words = None if name == "with_tokenizer" else "words"
+    words = "words" if name in ("log_probabilities", "build") else None
     scores = mpt_score.sentences(f"my_llada:{name}", TEXTS[:1], tokenizer=words)
     assert scores.log_score.item() == pytest.approx(literal(TEXTS[0]), abs=1e-10)
 

@@ -638,6 +638,16 @@ def test_a_stopped_run_goes_on(folder, texts, tmp_path, capsys, few_lines, suffi
         assert len(scored) == 1
 
 
+def test_a_run_without_a_file_says_how_many_records_it_wrote(
+    folder, texts, capsys, few_lines
+) -> None:
+    texts.write_text("\n".join([*TEXTS[:3], "???"]))
+    assert call(folder, "sentences", texts) == 2
+    out, said = capsys.readouterr()
+    assert len(records(out)) == 2
+    assert "line 4: " in said and said.rstrip().endswith(" 2 records were written.")
+
+
 @contextmanager
 def passes_in_a_minute(number: int, *, in_all: float = math.inf) -> Iterator[list[int]]:
     """A clock by which so many batches take more than a minute, and a stop after some batches.
@@ -725,6 +735,25 @@ def test_a_run_may_be_stopped_again_behind_an_answer_that_was_cut(folder, texts,
         assert call(*command[:-1], tmp_path / "whole.csv") == 0
     assert third == in_all[5:]
     assert out.read_bytes() == (tmp_path / "whole.csv").read_bytes()
+
+
+def test_a_file_of_passes_may_be_cut_anywhere(tmp_path) -> None:
+    """What is left is what was written whole, and what is saved later follows it."""
+    path = tmp_path / "passes"
+    store = batch_store.BatchStore(path)
+    store.answer("first", lambda: torch.tensor([1.0]))
+    store.save()
+    num_bytes_of_first = path.stat().st_size
+    store.answer("second", lambda: torch.tensor([2.0, 3.0]))
+    store.save()
+    content = path.read_bytes()
+    for num_bytes in range(num_bytes_of_first, len(content)):
+        path.write_bytes(content[:num_bytes])
+        again = batch_store.BatchStore(path)
+        assert again.saved == {"first": torch.tensor([1.0])}
+        again.answer("second", lambda: torch.tensor([2.0, 3.0]))
+        again.save()
+        assert path.read_bytes() == content
 
 
 def test_passes_of_a_part_that_is_written_are_not_kept(tmp_path) -> None:

@@ -536,6 +536,13 @@ def test_masks_are_added_until_the_error_is_small_enough() -> None:
     assert fewest.degrees[0] == pytest.approx(estimate.FEWEST_ORDERS_TO_STOP - 1)
 
 
+def test_every_mask_meets_any_target_error() -> None:
+    """255 masks of eight tokens are fewer than those along 32 orders."""
+    found = mpt_score.sentences(by_table, [TEXT], num_orders=32, target_error=1e-300)
+    assert found.num_passes.tolist() == [255] and found.standard_error.tolist() == [0]
+    assert found.log_score[0] == pytest.approx(exact_area())
+
+
 def test_so_many_orders_are_added_as_the_error_says_are_missing() -> None:
     eight = mpt_score.sentences(by_table, EVERY_TEXT[:12], num_orders=8)
     found = []

@@ -150,6 +150,14 @@ def test_a_file_without_a_line_is_no_text(tmp_path: Path, content: str) -> None:
 
 
 @pytest.mark.bad_input
+def test_a_file_in_another_encoding_is_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "mine.txt"
+    path.write_bytes("a café\n".encode("latin-1"))
+    with pytest.raises(CorruptDataError, match=f"{path} is not UTF-8 text"):
+        sentences(str(path))
+
+
+@pytest.mark.bad_input
 def test_another_wikitext_or_vocabulary_is_refused(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv(DATA_VARIABLE, str(tmp_path))
     for name in ("text/wikitext-2/test.txt", "text/wikitext-2/valid.txt"):

@@ -253,6 +253,25 @@ def test_rows_say_their_unit() -> None:
     assert ids.by_word().pieces == ("the", "cat")
 
 
+def test_rows_name_their_item() -> None:
+    """The second of three texts is skipped, and its item is that of no row."""
+    texts = ["the cat", "zebra", "a dog sat"]
+    scores = mpt_score.surprisals(
+        tiny(), texts, tokenizer=tokenizer(), items=["x", "y", "z"], skip=True
+    )
+    assert [row["item"] for row in scores.rows()] == ["x"] * 2 + ["z"] * 3
+    assert [row["text"] for row in scores.rows()] == [0] * 2 + [2] * 3
+
+
+def test_tokens_that_are_encoded_already_are_words() -> None:
+    scorer = mpt_score.load(tiny(), tokenizer())
+    texts = ["the cats sat", "a dog"]
+    scores = mpt_score.surprisals(scorer, scorer.encode(texts))
+    torch.testing.assert_close(scores.terms, mpt_score.surprisals(scorer, texts).terms)
+    assert scores.by_word().pieces == ("the", "cat", "##s", "sat", "a", "dog")
+    assert scores.start.tolist() == [-1] * 6
+
+
 @pytest.mark.bad_input
 def test_nothing_asked_for_is_refused() -> None:
     with pytest.raises(ValueError, match="nothing to score"):
