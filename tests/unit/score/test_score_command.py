@@ -121,6 +121,10 @@ def test_pairs_are_those_of_the_library(folder, tmp_path, capsys) -> None:
         assert [record[name] for record in records(out)] == getattr(scores, name).tolist()
     assert f"the more probable one in {scores.accuracy()}" in said
     assert "equally probable, each half a hit: 1" in said
+    path.write_text("the cat sat\tthe dog sat\n")
+    assert call(folder, "pairs", path) == 0
+    said = capsys.readouterr().err
+    assert "pairs: 1\n" in said and "more probable" not in said and ": 0\n" not in said
 
 
 def test_answers_are_those_of_the_library(folder, tmp_path, capsys) -> None:
@@ -165,6 +169,7 @@ def test_a_curve_says_area_only_where_it_is_one(folder, texts, tmp_path, capsys)
     with table.open() as stored:
         found = list(csv.DictReader(stored))
     assert [float(record["score"]) for record in found] == wanted.score.tolist()
+    assert {record["num_texts"] for record in found} == {"5"}
     assert call(folder, "curve", texts, "--rates", "15", "--out", table) == 2
     assert "records of another run: rates is" in capsys.readouterr().err
 
@@ -312,6 +317,7 @@ def test_columns_of_tables(folder, tmp_path, capsys) -> None:
             ["--column", "a", "--keep", "model"],
             "--keep model: records have",
         ),
+        (table, b"a,line\nx,y\n", ["--column", "a", "--keep", "line"], "--keep line: records have"),
         (tmp_path / "x.txt", b"x\n", ["--column", "a"], "--column is for .csv and .jsonl files"),
         (tmp_path / "x.tsv", b"a\tb\n", ["--column", "a"], "a table must be .csv or .jsonl"),
         (tmp_path / "x.txt", b"x\n", ["--keep", "a"], "are for tables: name where"),
@@ -319,6 +325,13 @@ def test_columns_of_tables(folder, tmp_path, capsys) -> None:
         path.write_bytes(content)
         assert call(folder, "sentences", path, *more) == 2
         assert message in capsys.readouterr().err
+
+
+def test_a_table_may_have_empty_lines_and_a_name_in_capitals(tmp_path) -> None:
+    table = tmp_path / "TEXTS.CSV"
+    table.write_text("text,more\n\nthe cat,1\n\n\na dog,2\n")
+    found = read_lines(table, "sentences", "--column", "text")
+    assert [(line.number, line.texts) for line in found] == [(3, ["the cat"]), (6, ["a dog"])]
 
 
 @pytest.mark.bad_input
@@ -459,6 +472,15 @@ def test_token_ids_are_scored_as_their_strings(folder, texts, tmp_path, capsys) 
         assert [record[name] for record in records(capsys.readouterr().out)] == wanted
 
 
+def test_a_prompt_of_token_ids_may_be_empty(folder, tmp_path, capsys) -> None:
+    file = tmp_path / "ids.jsonl"
+    options = [[5, 6], [5, 11]]
+    file.write_text(json.dumps({"prompt": [], "options": options}))
+    assert call(folder, "answers", file) == 0
+    wanted = mpt_score.answers(folder, [[]], [options]).log_score[0].tolist()
+    assert [record["log_score"] for record in records(capsys.readouterr().out)] == wanted
+
+
 @pytest.mark.bad_input
 @pytest.mark.parametrize(
     ("text", "reason"),
@@ -596,11 +618,13 @@ def stop_at(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_table_has_one_header_though_whole_parts_are_skipped(
-    folder, texts, tmp_path, few_lines
+    folder, texts, tmp_path, capsys, few_lines
 ) -> None:
     texts.write_text("\n".join(["???"] * 4 + TEXTS))
     out = tmp_path / "records.csv"
-    assert call(folder, "sentences", texts, "--skip", "--out", out) == 0
+    for _ in range(2):  # of records that are made, and of records that are read
+        assert call(folder, "sentences", texts, "--skip", "--out", out) == 0
+        assert "skipped lines: 4\n" in capsys.readouterr().err
     with out.open() as stored:
         assert [record["line"] for record in csv.DictReader(stored)] == ["5", "6", "7", "8", "9"]
 
@@ -636,6 +660,33 @@ def test_a_stopped_run_goes_on(folder, texts, tmp_path, capsys, few_lines, suffi
         said = capsys.readouterr().err
         assert "is whole already" in said and said.partition("seed 0")[2] == summary
         assert len(scored) == 1
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [
+        ("pairs", "the cat sat\tthe dog sat\na dog\ta cat\nthe cat\tthe cat\n"),
+        (
+            "answers",
+            '{"prompt": "the cat", "options": [" sat", " dog sat"]}\n'
+            '{"prompt": "the do", "options": ["g sat", "gs"]}\n'
+            '{"prompt": "a", "options": [" cat", " dog"]}\n',
+        ),
+    ],
+    ids=["pairs", "answers"],
+)
+def test_records_that_are_read_have_the_summary_of_those_that_were_made(
+    folder, tmp_path, capsys, kind, content, suffix
+) -> None:
+    path = tmp_path / "lines.txt"
+    path.write_text(content)
+    out = tmp_path / f"records.{suffix}"
+    assert call(folder, kind, path, "--out", out) == 0
+    summary = capsys.readouterr().err.partition("seed 0")[2]
+    assert ": 1\n" in summary  # a tie, or a question whose options are not comparable, or joined
+    assert call(folder, kind, path, "--out", out) == 0
+    assert capsys.readouterr().err.partition("seed 0")[2] == summary
 
 
 def test_a_run_without_a_file_says_how_many_records_it_wrote(
@@ -754,6 +805,11 @@ def test_a_file_of_passes_may_be_cut_anywhere(tmp_path) -> None:
         again.answer("second", lambda: torch.tensor([2.0, 3.0]))
         again.save()
         assert path.read_bytes() == content
+
+
+def test_passes_are_known_by_the_shape_of_what_was_asked() -> None:
+    row = torch.arange(4)
+    assert len({batch_store.digest_of(each) for each in (row, row[None], row.view(2, 2))}) == 3
 
 
 def test_passes_of_a_part_that_is_written_are_not_kept(tmp_path) -> None:
@@ -1070,6 +1126,17 @@ def test_rows_and_a_state_that_were_changed_are_refused(
 
 @pytest.mark.bad_input
 @pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="there is no such file")
+@pytest.mark.bad_input
+def test_records_of_a_setting_that_there_is_no_more_are_of_another_run(command, capsys) -> None:
+    assert call(*command) == 0
+    state = state_of(command[-1])
+    content = json.loads(state.read_bytes())
+    content["run"]["of_old"] = 3
+    state.write_text(json.dumps(content))
+    assert call(*command) == 2
+    assert "of_old is 3 there, None here" in capsys.readouterr().err
+
+
 def test_a_file_that_cannot_be_read_is_named(folder, capsys) -> None:
     assert call(folder, "curve", "/proc/self/mem", "--rates", 15) == 2
     sentence = "mpt-score: /proc/self/mem cannot be read: Input/output error.\n"
