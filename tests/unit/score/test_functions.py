@@ -174,6 +174,16 @@ def test_words_that_are_frequent_are_no_shift() -> None:
     assert shifted_side(torch.zeros_like(ids), ids) is None
 
 
+def test_a_run_of_one_token_does_not_tell_its_own_place_from_the_next() -> None:
+    """Five equal tokens, then four others, of which three are repeated at the place before."""
+    ids = torch.tensor([5, 5, 5, 5, 5, 6, 7, 8, 9])
+    most_probable = ids.roll(-1)
+    assert shifted_side(most_probable, ids) == "token before"
+    most_probable[:4] = 0
+    assert shifted_side(most_probable, ids) == "token before"
+    assert shifted_side(ids.where(ids == 5, 0), ids) is None
+
+
 def test_a_few_tokens_of_many_that_agree_by_chance_are_no_shift() -> None:
     ids = torch.arange(16)
     most_probable = torch.full((16,), 20)

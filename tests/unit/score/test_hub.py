@@ -180,6 +180,7 @@ class TestHub:
             assert f"{NAME} is at commit {COMMIT}" in caplog.text
             caplog.clear()
             pinned = mpt_score.load(NAME, revision=COMMIT, device="cpu")
+            mpt_score.load(NAME, NAME, revision=COMMIT, device="cpu")  # of the tokenizer as well
             assert caplog.text == ""
         assert scorer.name == pinned.name == f"{NAME}@{COMMIT}"
         assert scorer.commit == COMMIT and scorer.identity["weights"]

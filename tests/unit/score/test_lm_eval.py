@@ -130,6 +130,10 @@ class TestModel:
         assert "1 of 1 questions have options of different lengths" in caplog.text
         model.loglikelihood(requests("loglikelihood", ("a", " cat")))
         assert "mean nothing" in caplog.text
+        caplog.clear()
+        instances = requests("loglikelihood", ("a", " cat"), ("a", " dog"), ("the", " cat"))
+        model.loglikelihood(instances)  # two options of a question, and a text alone
+        assert "mean nothing" in caplog.text
 
     def test_a_context_that_is_too_long_is_cut_from_the_left(
         self, adapter, caplog: pytest.LogCaptureFixture
@@ -184,6 +188,22 @@ class TestModel:
         asked = [("the cat", " sat"), ("the cat", " dog"), ("a dog", " ☃"), ("a dog", " ☂")]
         with pytest.raises(ValueError, match="1 of 2 questions .* document 1 of task task, .*' ☃'"):
             model.loglikelihood(requests("loglikelihood", *asked))
+
+    @pytest.mark.bad_input
+    def test_documents_without_a_number_are_told_apart_by_their_contexts(self, adapter) -> None:
+        from lm_eval.api.instance import Instance
+
+        model = adapter.MaskedHarness(tiny(), tokenizer())
+        asked = [("the cat", " sat"), ("the cat", " dog"), ("a dog", " ☃"), ("a dog", " ☂")]
+        instances = [Instance("loglikelihood", {}, each, n) for n, each in enumerate(asked)]
+        with pytest.raises(ValueError, match="1 of 2 questions .*' ☃'"):
+            model.loglikelihood(instances)
+
+    @pytest.mark.bad_input
+    def test_texts_of_which_none_has_a_known_token_are_refused(self, adapter) -> None:
+        model = adapter.MaskedHarness(tiny(), tokenizer())
+        with pytest.raises(ValueError, match="none of the texts has a token"):
+            model.loglikelihood_rolling(requests("loglikelihood_rolling", ("☃",), ("☂☂",)))
 
     def test_options_in_contexts_of_their_own_are_one_question(
         self, adapter, caplog: pytest.LogCaptureFixture
@@ -260,6 +280,13 @@ class TestModel:
         assert values[0] == 0 and values[1] < 0
         assert "task full: " in model.said["loglikelihood_rolling"]["notices"][-1]
 
+    def test_texts_with_unknown_tokens_are_counted(self, adapter) -> None:
+        model = adapter.MaskedHarness(tiny(), tokenizer())
+        texts = [("the ☃ sat ☂",), ("a cat",), ("a dog",)]
+        model.loglikelihood_rolling(requests("loglikelihood_rolling", *texts))
+        notice, *_ = model.said["loglikelihood_rolling"]["notices"]
+        assert notice.startswith("1 of 3 texts have unknown tokens")
+
     def test_texts_in_windows_are_counted(self, adapter) -> None:
         model = adapter.MaskedHarness(tiny(), tokenizer())
         texts = [("the cat sat",), ("the cat sat " * 10,)]
@@ -320,6 +347,7 @@ class TestModel:
         ):
             with pytest.raises(NotImplementedError, match="without --apply_chat_template"):
                 chat()
+        assert model.chat_template(False) == ""
         with pytest.raises(ValueError, match="give a tokenizer="):
             adapter.MaskedHarness(lambda ids, mask: ids)
 

@@ -473,6 +473,21 @@ def literal(network: Any, tokenizer: Any, ids: torch.Tensor, mask: torch.Tensor)
     return found
 
 
+def test_a_network_may_compute_its_layers_chunk_by_chunk() -> None:
+    """Places are then not gathered before the feed-forward part, which cuts along them."""
+    ids, mask = torch.tensor([[CLS, 5, 6, 7, 8, SEP]]), torch.tensor([[0, 1, 0, 1, 1, 0]]).bool()
+    wanted = MaskedLM(tiny(), MASK).log_tokens(ids, mask)
+    network = tiny()
+    network.config.chunk_size_feed_forward = 2
+    for layer in network.bert.encoder.layer:
+        layer.chunk_size_feed_forward = 2
+    torch.testing.assert_close(MaskedLM(network, MASK).log_tokens(ids, mask), wanted)
+
+
+def test_8192_tokens_go_through_a_cpu_at_a_time() -> None:
+    assert MaskedLM(tiny(), MASK).max_tokens == 8192
+
+
 def test_the_frame_is_the_tokenizers(name: str, folders) -> None:
     model, tokenizer = loaded(folders[name], num_features=5)
     rows = tokens.encode(tokenizer, [text(7)])

@@ -201,6 +201,13 @@ def test_modules_beside_it_are_part_of_the_source_and_installed_ones_are_not(
     assert (identities[0] != identities[1]) == is_users
 
 
+def test_the_order_in_which_modules_were_loaded_is_no_part_of_the_source(folder: Path) -> None:
+    (folder / "my_layers.py").write_text("WIDTH = 8\n")
+    identity = named('import my_layers\nidentity = "first"', folder)
+    sys.modules["my_layers"] = sys.modules.pop("my_layers")  # behind the one that imports it
+    assert outside_model("my_llada:build").identity == identity
+
+
 def test_a_function_that_fails_is_made_and_says_so_when_it_is_asked_of_texts(folder: Path) -> None:
     assert named('identity = "first"\nbuild = fails_when_asked', folder) is not None
 

@@ -109,8 +109,9 @@ def test_only_tokenizers_of_residues_are_taken_for_such(tmp_path: Path) -> None:
     with_lower_case = (*ESM_2, *"abc")
     all_capitals = (*ESM_2, "J")  # no residue
     of_pairs = (*ESM_2, "LA")
+    of_parts = (*ESM_2, "##A")
     one_missing = tuple(piece for piece in ESM_2 if piece != RESIDUES[0])
-    for vocabulary in (with_lower_case, all_capitals, of_pairs, one_missing):
+    for vocabulary in (with_lower_case, all_capitals, of_pairs, of_parts, one_missing):
         tokenizer = esm(tmp_path, vocabulary)
         assert not reads_residues(tokenizer)
         require_residues(tokenizer, ["A - B."])

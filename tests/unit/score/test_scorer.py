@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -63,6 +64,21 @@ def test_a_folder_and_its_network_are_the_same(tmp_path: Path) -> None:
     assert torch.equal(one.encode(texts).ids, encode(tokenizer(), texts).ids)
 
 
+def test_what_has_no_source_is_called_by_its_class() -> None:
+    assert mpt_score.load(network(), tokenizer()).name == "BertForMaskedLM"
+    function = mpt_score.load(uniform_over_nine)
+    assert function.name == "TokenFunction"
+    assert dataclasses.replace(function, function_name="coin").name == "coin"
+
+
+def test_other_special_tokens_are_another_tokenizer() -> None:
+    plain, other = tokenizer(), tokenizer()
+    other.sep_token = "."
+    assert plain.get_vocab() == other.get_vocab()
+    one, two = (mpt_score.load(network(), words).identity for words in (plain, other))
+    assert one["weights"] == two["weights"] and one["tokenizer"] != two["tokenizer"]
+
+
 def test_a_pipeline_is_its_network_with_its_tokenizer() -> None:
     pipeline = transformers.pipeline("fill-mask", model=network(), tokenizer=tokenizer())
     texts = ["the cat sat", "a dog"]
@@ -70,6 +86,8 @@ def test_a_pipeline_is_its_network_with_its_tokenizer() -> None:
     assert torch.equal(
         found, mpt_score.sentences(network(), texts, tokenizer=tokenizer()).log_score
     )
+    other = tokenizer()
+    assert mpt_score.load(pipeline, other).tokenizer is other
 
 
 @pytest.mark.bad_input

@@ -269,7 +269,8 @@ def test_some_tokens_are_whole_short_and_the_same_every_time() -> None:
     longest = int(every.lengths.median())
     tokens = texts.some_tokens("written", tokenizer, 1000, longest)
     short = every.rows((every.lengths <= longest).nonzero()[:, 0])
-    assert sorted(tokens.ids.tolist()) == sorted(short.ids.tolist())
+    order = torch.randperm(len(short), generator=torch.Generator().manual_seed(0))
+    assert torch.equal(tokens.ids, short.ids[order])  # recorded curves rest on it
     few = texts.some_tokens("written", tokenizer, 3, longest)
     assert torch.equal(few.lengths, tokens.lengths[:3])
     assert torch.equal(few.ids, tokens.ids[:3, : few.ids.shape[1]])
