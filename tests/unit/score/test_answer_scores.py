@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import pytest
 import torch
 from models import generator, points, random_table
-from tiny_bert import MASK, PIECES, tiny, tokenizer
+from tiny_bert import CLS, MASK, PIECES, tiny, tokenizer
+from tokenizers.processors import TemplateProcessing
 from transformers import BertTokenizer
 
 import mpt_score
@@ -335,11 +336,29 @@ class TestBoundary:
         assert found.comparable.tolist() == [False] and found.merged.tolist() == [False]
         assert self.found("the cat", " sat", "s").comparable.tolist() == [True]
 
+    def test_options_are_compared_within_their_prompt(self) -> None:
+        options = [[" sat", " dog"], [" cat sat", " dog sat"]]
+        found = mpt_score.answers(tiny(), ["the cat", "a"], options, tokenizer=tokenizer())
+        assert found.num_tokens.tolist() == [[1, 1], [2, 2]]
+        assert found.comparable.tolist() == [True, True]
+
     def test_a_token_across_the_boundary_belongs_to_the_answer_of_all_options(self) -> None:
         found = self.found("the do", "g sat", "gs")  # "do" alone is unknown, "dog" is not
         assert found.merged.tolist() == [True]
         plain = self.found("the", " dog sat", " dogs")
         assert torch.equal(found.log_score, plain.log_score)
+
+    def test_a_tokenizer_may_put_nothing_behind_a_text(self) -> None:
+        words = tokenizer()
+        words.backend_tokenizer.post_processor = TemplateProcessing(
+            single="[CLS] $A", special_tokens=[("[CLS]", CLS)]
+        )
+        for prompt, options, is_merged in (
+            ("the do", ["g sat", "gs"], True),
+            ("the", [" dog sat", " dogs"], False),
+        ):
+            found = mpt_score.answers(tiny(), [prompt], [options], tokenizer=words)
+            assert found.num_tokens.tolist() == [[2, 2]] and found.merged.tolist() == [is_merged]
 
     def test_one_merged_option_moves_the_beginning_of_the_others(self) -> None:
         found = self.found("the cat", "s sat", " sat", "s")

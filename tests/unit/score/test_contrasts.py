@@ -350,6 +350,7 @@ def test_a_contrast_of_words_is_that_of_their_tokens() -> None:
     found = mpt_score.surprisals(tiny(), texts, tokenizer=tokenizer(), items=[7, 7])
     of_words = found.by_word().contrast([0, 1, 0, 0, 0, 0, 0, -1, 0, 0, 0, 0])
     of_tokens = found.contrast([0, 1, 1, *[0] * 5, 0, -1, -1, *[0] * 5])
+    assert of_words.items == of_tokens.items == (7,)
     assert of_words.value.item() == pytest.approx(of_tokens.value.item(), abs=1e-12)
     assert of_words.order_error.item() == pytest.approx(of_tokens.order_error.item(), abs=1e-12)
 

@@ -9,12 +9,14 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from families import FAMILIES
 from models import generator, points, random_table
 from tiny_bert import tiny, tokenizer
 
 import mpt_score
 from mpt_lml import HMM, ConditionalTable, masks
 from mpt_lml.scores import over_orders
+from mpt_score import tokens
 from mpt_score.quantities import pair_scores
 from mpt_score.rows.requests import masks_along_orders, stream
 
@@ -407,3 +409,17 @@ class TestWindows:
             ValueError, match="pair 0 has 27 tokens, .* no window of as many has all"
         ):
             mpt_score.pairs(tiny(), [self.text(7, 21)], [self.text()], tokenizer=tokenizer())
+
+
+def test_a_window_keeps_which_text_a_token_is_of() -> None:
+    """Of eleven tokens seven are shown: the frame, and the second of two texts."""
+    network = FAMILIES["BERT"].network()
+    types = []
+    network.register_forward_pre_hook(
+        lambda _, __, inputs: types.extend(inputs["token_type_ids"].tolist()), with_kwargs=True
+    )
+    scorer = mpt_score.load(network, tokenizer(), max_length=7)
+    x = tokens.encode(tokenizer(), ["the cat sat"], ["a dog sat the cat"])
+    y = tokens.encode(tokenizer(), ["the cat sat"], ["a dog sat the dog"])
+    mpt_score.pairs(scorer, x, y)
+    assert types == [[0, 1, 1, 1, 1, 1, 1]]

@@ -232,6 +232,40 @@ def test_windows_are_cut_into_blocks_of_their_own() -> None:
     one = mpt_score.sentences(scorer, [TEXT], num_orders=8, block_length=4)
     assert found.num_windows.item() == 3
     assert found.log_score.item() == pytest.approx(3 * one.log_score.item(), abs=1e-10)
+    price, price_of_one = mpt_score.passes(scorer, [text, TEXT], num_orders=8, block_length=4)
+    assert price == 3 * price_of_one
+
+
+def test_a_window_without_a_known_token_is_left_out() -> None:
+    scorer = mpt_score.load(tiny(), tokenizer(), max_length=5)
+    text = "zebra zebra zebra the cat sat"
+    (window,) = windows_of(scorer, scorer.encode([text]))
+    assert window.ids.tolist() == [[CLS, 5, 6, 7, SEP]]
+    found = mpt_score.sentences(scorer, [text])
+    assert found.num_windows.tolist() == [1] and found.num_unknown.tolist() == [3]
+
+
+def test_blocks_are_no_windows() -> None:
+    for items in (None, ["a", "a", "b"]):
+        found = mpt_score.sentences(
+            mpt_score.load(Network(), max_length=COUNT),
+            [TEXT, TEXT, TEXT * 2],
+            items=items,
+            block_length=2,
+        )
+        assert found.num_windows.tolist() == [1, 1, 2]
+
+
+@pytest.mark.parametrize(("front", "back"), [([CLS], []), ([], [SEP]), ([CLS], [SEP])])
+def test_windows_have_what_frames_the_text(front: list[int], back: list[int]) -> None:
+    inner = [5, 6, 7, 8, 9] * 3
+    scorer = mpt_score.load(tiny(), tokenizer(), max_length=9)
+    windows = windows_of(scorer, scorer.encode([[*front, *inner, *back]]))
+    length = 5 if front and back else 8
+    texts = [inner[start : start + length] for start in range(0, len(inner), length)]
+    assert [window.ids[0].tolist() for window in windows] == [
+        [*front, *text, *back] for text in texts
+    ]
 
 
 def test_a_network_of_transformers_takes_rows_of_either_kind() -> None:

@@ -157,7 +157,7 @@ def test_areas_in_their_three_units() -> None:
     [
         *[(range(*each), True) for each in ((1, 100), (1, 101), (1, 100, 2), (5, 96, 10))],
         *[(range(*each), True) for each in ((10, 91, 20), (10, 91, 10), (25, 76, 25))],
-        *[(each, False) for each in ((15,), (15, 85), (1, 2, 3, 50, 99), (40, 50, 60))],
+        *[(each, False) for each in ((15,), (15, 85), (25, 75), (1, 2, 3, 50, 99), (40, 50, 60))],
         *[(range(*each), False) for each in ((1, 51), (50, 100), (1, 100, 49), (10, 91, 40))],
         (range(2, 99, 8), False),  # less than half a step is left at either end,
     ],
@@ -283,6 +283,23 @@ def test_what_a_fixed_rate_says_too_much() -> None:
     for unearned in (heights.bias_at, heights.mean_rate):
         with pytest.raises(ValueError, match="is no area"):
             unearned()
+
+
+def test_of_many_texts_the_jackknife_leaves_out_a_tenth_at_a_time() -> None:
+    design = straight().design
+    rate = torch.tensor(design.columns, dtype=torch.float64)
+    power = 1 + torch.rand(25, 1, 1, generator=generator(), dtype=torch.float64)
+
+    def found(chosen: torch.Tensor) -> SentenceCurves:
+        raw = -(rate ** power[chosen])
+        return SentenceCurves(design, raw, 0 * raw, raw[:, 0, -1], torch.full((len(raw),), 10))
+
+    texts = torch.arange(25)
+    whole = found(texts).mean_rate()
+    without = [found(texts[texts % 10 != group]).mean_rate() for group in range(10)]
+    squares = torch.tensor(without, dtype=torch.float64).var(correction=0).item() * 10
+    assert whole.num_samples == 10
+    assert whole.standard_error == pytest.approx(math.sqrt(0.9 * squares), rel=1e-6) != 0
 
 
 def test_a_table_of_the_curve() -> None:

@@ -183,7 +183,12 @@ class TestMixtureOfOrders:
     def test_one_order_or_single_masks_have_no_bounds(self, budget: dict[str, int]) -> None:
         found = mpt_score.sentences(by_table, [TEXT], **budget)
         assert found.mixture_lower.isnan().all() and found.mixture_upper.isnan().all()
-        assert not {"mixture_lower", "mixture_upper", "is_heavy_tailed"} & found.rows()[0].keys()
+        names = found.rows()[0].keys()
+        assert not {"mixture_lower", "mixture_upper", "is_heavy_tailed"} & names
+        assert not {"inconsistency", "inconsistency_degrees", "inconsistency_low"} & names
+        has_error = "num_masks" in budget
+        assert ({"standard_error", "degrees", "low"} & names != set()) == has_error
+        assert ({"standard_error", "degrees", "low"} <= names) == has_error
 
 
 def test_four_orders_know_the_inconsistency_to_a_factor() -> None:

@@ -253,6 +253,13 @@ def test_rows_say_their_unit() -> None:
     assert ids.by_word().pieces == ("the", "cat")
 
 
+def test_words_of_two_texts_are_two() -> None:
+    scores = mpt_score.surprisals(tiny(), ["the", "cats", "dog"], tokenizer=tokenizer())
+    words = scores.by_word()
+    assert words.pieces == ("the", "cats", "dog") and words.text.tolist() == [0, 1, 2]
+    assert words.log_score[2] == scores.log_score[3]
+
+
 def test_rows_name_their_item() -> None:
     """The second of three texts is skipped, and its item is that of no row."""
     texts = ["the cat", "zebra", "a dog sat"]
@@ -291,3 +298,13 @@ def test_an_error_is_known_as_well_as_in_the_worst_window_of_its_text() -> None:
     found = mpt_score.surprisals(scorer, [[0, 1, 1, 0, 1, 0, 0, 1, 0]])
     assert found.degrees.tolist() == [3.0] * 9
     assert (found.standard_error[:5] > 0).all() and not found.standard_error[5:].any()
+
+
+def test_the_worst_window_may_be_any() -> None:
+    """Of two windows of six tokens the first has three that are known: all of their orders."""
+    scorer = mpt_score.load(tiny(), tokenizer(), max_length=8)
+    text = "the zebra cat zebra sat zebra . a dog sat the cat"
+    found = mpt_score.surprisals(scorer, [text])
+    assert found.degrees.tolist() == [3.0] * 12
+    is_exact = [True, False, True, False, True, False, *[False] * 6]
+    assert (found.standard_error < 1e-12).tolist() == is_exact
