@@ -253,6 +253,18 @@ class TestModel:
             "task b: 2 bits a byte over 1 texts, ± 0.1 from the masks that were drawn; 3 passes.",
         ]
 
+    def test_orders_and_masks_are_those_of_its_seed(self, adapter) -> None:
+        """Of ten tokens, eight orders of an option and 33 masks of a text are drawn."""
+        model = adapter.MaskedHarness(tiny(), tokenizer(), seed=3)
+        text = "the cat sat a dog . the dog sat a"
+        ((value, _),) = model.loglikelihood(requests("loglikelihood", ("", text)))
+        (whole,) = model.loglikelihood_rolling(requests("loglikelihood_rolling", (text,)))
+        for seed in (0, 3):
+            option = mpt_score.answers(model.scorer, [""], [[text]], seed=seed)
+            masked = mpt_score.sentences(model.scorer, [text], num_masks=33, seed=seed)
+            assert (value == option.log_score.item()) == (seed == 3)
+            assert (whole == masked.log_score.item()) == (seed == 3)
+
     def test_whole_texts_by_blocks(self, adapter) -> None:
         settings = {"block_length": 2, "later": "absent"}
         model = adapter.MaskedHarness(tiny(), tokenizer(), **settings)

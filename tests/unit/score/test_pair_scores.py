@@ -392,6 +392,9 @@ class TestWindows:
             number, expected = getattr(found, name).item(), getattr(wanted, name).item()
             assert number == pytest.approx(expected, abs=1e-12)
         assert "1 of 1 pairs have more tokens than the 16 that the model takes" in caplog.text
+        caplog.clear()
+        mpt_score.pairs(scorer, [whole[0], "a cat", "a cat"], [whole[1], "a dog", "a cat"])
+        assert "1 of 3 pairs have more tokens" in caplog.text
 
     def test_a_text_that_just_fits_is_shown_whole(self) -> None:
         scorer = mpt_score.load(tiny(), tokenizer())

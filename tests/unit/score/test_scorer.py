@@ -189,6 +189,21 @@ def test_sums_are_checked_where_few_are_hidden() -> None:
 
 
 @pytest.mark.bad_input
+def test_of_longer_rows_the_one_that_hides_most_is_tried() -> None:
+    def peeks(ids: Tensor, mask: Tensor) -> Tensor:
+        """In rows of more than four tokens, where three or more of them are hidden."""
+        does_so = (mask.sum(dim=1) >= 3) & (ids.shape[1] > 4)
+        logits = torch.nn.functional.one_hot(ids, 9).double()
+        return (logits * does_so[:, None, None]).log_softmax(dim=-1)
+
+    scorer = mpt_score.load(peeks)
+    scorer.log_tokens(torch.tensor([[1, 2, 3]]), torch.ones(1, 3, dtype=torch.bool))
+    one_and_all = torch.tensor([[True, *[False] * 4], [True] * 5])
+    with pytest.raises(ValueError, match="it reads what it scores"):
+        scorer.log_tokens(torch.tensor([[1, 2, 3, 4, 5]] * 2), one_and_all)
+
+
+@pytest.mark.bad_input
 def test_a_function_that_peeks_where_few_are_hidden_is_refused() -> None:
     def peeks(ids: Tensor, mask: Tensor) -> Tensor:
         shows_all = mask.double().mean(dim=1) <= 0.5
