@@ -74,7 +74,7 @@ class Plan(NamedTuple):
         The variances of a row's blocks add up. So that together they meet the target error of the row,
         t D, each may have a variance of t² D nats² for each of its tokens.
         """
-        if self.target_error is None or count_of_block == count_of_row:
+        if self.target_error is None:
             return self
         share = count_of_block / count_of_row
         return self._replace(target_error=self.target_error / math.sqrt(share))
