@@ -14,6 +14,7 @@ from families import FAMILIES, LETTERS, MORE_FAMILIES, SMALL, Family
 from models import generator
 from other_device import MPS, OtherDevice
 from tiny_bert import CLS, MASK, PIECES, SEP, tiny
+from tiny_bert import tokenizer as tiny_tokenizer
 from transformers import (
     BertConfig,
     BertForMaskedLM,
@@ -486,6 +487,7 @@ def test_a_network_may_compute_its_layers_chunk_by_chunk() -> None:
 
 def test_8192_tokens_go_through_a_cpu_at_a_time() -> None:
     assert MaskedLM(tiny(), MASK).max_tokens == 8192
+    assert mpt_score.load(tiny(), tiny_tokenizer(), max_tokens=100).model.max_tokens == 100
 
 
 def test_the_frame_is_the_tokenizers(name: str, folders) -> None:

@@ -92,13 +92,17 @@ def test_texts_of_an_item_see_the_same_orders(folder, tmp_path, capsys) -> None:
     table = tmp_path / "design.csv"
     cells = "the cat sat a dog,1,cat\nthe dog sat a dog,1,dog\na cat,01,cat\n"
     table.write_text(f"text,item,noun\n{cells}")
-    more = ("--column", "text", "--items", "item", "--keep", "noun", "--num-orders", 2)
+    more = ("--column", "text", "--items", "item", "--keep", "item,noun", "--num-orders", 2)
     out = tmp_path / "records.csv"
     texts = ["the cat sat a dog", "the dog sat a dog", "a cat"]
     scores = mpt_score.sentences(folder, texts, items=["1", "1", "01"], num_orders=2)
     for _ in range(2):  # of records that are made, and of records that are read
         assert call(folder, "sentences", table, *more, "--out", out) == 0
-        assert f"mean: {scores.mean()} a text" in capsys.readouterr().err  # its error is over items
+        said = capsys.readouterr().err
+        assert f"mean: {scores.mean()} a text" in said  # errors are over items
+        for unit in ("token", "byte"):
+            assert f"mean: {scores.mean(unit)}" in said
+    assert out.read_text().startswith("line,item,noun,log_score,")
     with out.open() as stored:
         found = list(csv.DictReader(stored))
     assert [float(record["log_score"]) for record in found] == scores.log_score.tolist()

@@ -158,6 +158,7 @@ def test_areas_in_their_three_units() -> None:
         *[(range(*each), True) for each in ((1, 100), (1, 101), (1, 100, 2), (5, 96, 10))],
         *[(range(*each), True) for each in ((10, 91, 20), (10, 91, 10), (25, 76, 25))],
         *[(each, False) for each in ((15,), (15, 85), (25, 75), (1, 2, 3, 50, 99), (40, 50, 60))],
+        ((10, 30, 50, 60, 90), False),  # their steps are 20 on average
         *[(range(*each), False) for each in ((1, 51), (50, 100), (1, 100, 49), (10, 91, 40))],
         (range(2, 99, 8), False),  # less than half a step is left at either end,
     ],
