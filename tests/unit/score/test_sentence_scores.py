@@ -548,6 +548,20 @@ def test_every_mask_meets_any_target_error() -> None:
     assert found.log_score[0] == pytest.approx(exact_area())
 
 
+def test_passes_of_all_rounds_are_counted() -> None:
+    asked = []
+
+    def watched(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        asked.append(len(ids))
+        return by_table(ids, mask)
+
+    scorer = mpt_score.load(watched)
+    mpt_score.sentences(scorer, [TEXT])  # which tries the function
+    asked.clear()
+    found = mpt_score.sentences(scorer, [TEXT], num_masks=9, target_error=0.01)
+    assert found.num_passes.tolist() == [sum(asked)] and len(asked) > 1
+
+
 def test_so_many_orders_are_added_as_the_error_says_are_missing() -> None:
     eight = mpt_score.sentences(by_table, EVERY_TEXT[:12], num_orders=8)
     found = []
