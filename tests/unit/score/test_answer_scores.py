@@ -336,6 +336,9 @@ class TestBoundary:
         assert found.comparable.tolist() == [False] and found.merged.tolist() == [False]
         assert self.found("the cat", " sat", "s").comparable.tolist() == [True]
 
+    def test_a_prompt_may_have_unknown_words(self) -> None:
+        assert self.found("the zebra", " sat", " dog").log_score.isfinite().all()
+
     def test_options_are_compared_within_their_prompt(self) -> None:
         options = [[" sat", " dog"], [" cat sat", " dog sat"]]
         found = mpt_score.answers(tiny(), ["the cat", "a"], options, tokenizer=tokenizer())
@@ -447,7 +450,7 @@ class TestSkip:
         found = mpt_score.answers(conditionals, prompts, options, skip=True, pseudo=True)
         assert list(found.skipped) == [0] and found.best.tolist() == [-1, 0]
         assert found.log_score[0].isnan().all() and found.pseudo_log_likelihood[0].isnan().all()
-        assert found.log_score[1, 0].isfinite()
+        assert found.log_score[1, 0].isfinite() and (found.num_passes > 0).tolist() == [False, True]
         with pytest.raises(ValueError, match="prompt 0: "):
             mpt_score.answers(conditionals, prompts, options)
 
@@ -489,6 +492,7 @@ def test_two_words_that_become_one(prompt: str, option: str, joined: str) -> Non
         ("The cake is done", "."),
         ("The cake is", ""),
         ("", "done"),
+        ("This is", "学生"),
         ("MKTAYIAK", "QR"),
         ("我 是", "学生"),
         ("这 叫", "done"),

@@ -574,6 +574,10 @@ class TestSkippedTexts:
         assert contrast.items == ("a", "b")
         assert contrast.value.isnan().tolist() == [True, False]
         assert contrast.mean().num_samples == 1
+        texts = [TEXTS[0], TEXTS[1], TEXTS[2], TEXTS[1]]
+        found = mpt_score.surprisals(self.scorer, texts, items=ITEMS, skip=True)
+        assert list(found.skipped) == [1, 3]
+        assert found.contrast([1.0, *[0.0] * 5] * 2).value.isnan().all()
 
 
 def test_an_unknown_token_has_no_contrast() -> None:
