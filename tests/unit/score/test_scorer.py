@@ -426,6 +426,14 @@ def test_types_follow_the_rows_that_are_asked_about(kind: str) -> None:
 
 
 @pytest.mark.bad_input
+def test_of_a_function_only_what_is_wanted_is_answered() -> None:
+    scorer = mpt_score.load(uniform_over_nine)
+    mask = torch.tensor([[True, True, False], [True, True, True]])
+    wanted = torch.tensor([[True, False, False], [False, False, True]])
+    found = scorer.ask(torch.tensor([[1, 2, 3]]), torch.tensor([0, 0]), mask, wanted=wanted)()
+    torch.testing.assert_close(found, -math.log(9) * wanted.double(), rtol=0, atol=1e-6)
+
+
 def test_a_row_that_is_not_there_cannot_be_asked_about() -> None:
     scorer = mpt_score.load(tiny(), tokenizer())
     with pytest.raises(ValueError, match=r"row must be 0\.\.1, but row\[0\] is 2"):

@@ -303,6 +303,13 @@ def test_of_many_texts_the_jackknife_leaves_out_a_tenth_at_a_time() -> None:
     assert whole.standard_error == pytest.approx(math.sqrt(0.9 * squares), rel=1e-6) != 0
 
 
+def test_a_text_may_fill_all_places() -> None:
+    scorer = mpt_score.load(tiny(), tokenizer(), max_length=5)
+    assert mpt_score.curve(scorer, ["the cat sat"]).score.isfinite().all()
+    with pytest.raises(ValueError, match="has 6 tokens, the model takes 5"):
+        mpt_score.curve(scorer, ["the cat sat a"])
+
+
 def test_a_table_of_the_curve() -> None:
     rows = straight().rows()
     assert len(rows) == 10 and rows[0]["rate"] == 0.05 and rows[0]["score"] == pytest.approx(-1.65)
