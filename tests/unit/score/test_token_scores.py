@@ -23,6 +23,7 @@ import mpt_score
 from mpt_lml import masks
 from mpt_score import networks
 from mpt_score.rows.requests import stream
+from mpt_score.rows.words import _found_in_order
 
 CORPUS = ("the strange cat sat down", "stranger cats, so strange!", "a cat’s café sat there") * 4
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -308,3 +309,15 @@ def test_the_worst_window_may_be_any() -> None:
     assert found.degrees.tolist() == [3.0] * 12
     is_exact = [True, False, True, False, True, False, *[False] * 6]
     assert (found.standard_error < 1e-12).tolist() == is_exact
+
+
+def test_a_piece_is_looked_for_behind_the_whole_one_before() -> None:
+    """Where a tokenizer does not say where its tokens stand."""
+    assert _found_in_order("aaab", ["aa", "a", "c", "b"], [1, 2, 3, 4], 6) == [
+        (-1, -1),
+        (0, 2),
+        (2, 3),
+        (-1, -1),
+        (3, 4),
+        (-1, -1),
+    ]
