@@ -2,7 +2,7 @@
 
 The theme asks for some fifty files and 1.4 MB on a first visit, most of it an icon library, twice.
 
-* Style sheets become one file, and so do the scripts that every page has; an explorer's script
+* Style sheets become one file, and the scripts that every page has two; an explorer's script
   (``NAME-explorer.js``) stays on the pages that have an element of the class ``NAME-explorer``. Our own
   lose their comments and their indentation.
 * Of the icon fonts the glyphs that are used are kept, inside the style sheet; their rules, too.
@@ -10,6 +10,7 @@ The theme asks for some fifty files and 1.4 MB on a first visit, most of it an i
 * The side bar folds the parts behind the chapters.
 * The search's scripts and index are on the page of the search only.
 * Pictures say how large they are, and formulas are set before they are shown (``typeset.js``).
+* A page has its colors before its first line is drawn.
 * A full stop after a formula in a line stays with it, and a cell of the ledger's tables says the
   name of its column.
 * A long line of code or output says how far it is indented, so that on a phone it wraps behind that.
@@ -27,8 +28,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from docutils import nodes
 from fontTools.subset import Options, Subsetter
 from fontTools.ttLib import TTFont
+from sphinx import addnodes
 from sphinx.application import Sphinx
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "_tools"))
@@ -84,6 +87,14 @@ WEBFONTS = Path("_static", "vendor", "fontawesome", "webfonts")
 SETTING = (
     "<script>document.documentElement.classList.add('setting');"
     "setTimeout(() => document.documentElement.classList.remove('setting'), 4000)</script>"
+)
+
+# The theme puts "light" or "dark" in the place of "auto" when its script runs: too late, since every
+# style is then computed again.
+COLORS = (
+    "<script>(page => { if (page.theme === 'auto') page.theme ="
+    " matchMedia('(prefers-color-scheme: dark)').matches ? 'dark' : 'light'"
+    " })(document.documentElement.dataset)</script>"
 )
 
 
@@ -206,9 +217,23 @@ def laid_out(text: str) -> str:
     text = CODE.sub(indented, text)
     text = PART.sub(folded, text)
     text = PUNCTUATED.sub(r'<span class="kept">\1\2\3</span>', text)
-    if 'class="math' in text:
-        text = text.replace("</head>", f"{SETTING}\n</head>", 1)
-    return text
+    early = COLORS + SETTING if 'class="math' in text else COLORS
+    return text.replace("</head>", f"{early}\n</head>", 1)
+
+
+def mark_what_waits(app: Sphinx, doctree: nodes.document, docname: str) -> None:
+    """Give a class to the parts of a page, paragraphs and sections, from its first formula on."""
+    page = doctree.next_node(nodes.section)
+    waits = False
+    for part in page or ():
+        waits = waits or bool(part.next_node(is_formula, include_self=True))
+        if waits:
+            shown = part[0] if isinstance(part, addnodes.glossary) else part  # the list in it
+            shown["classes"].append("waits-for-formulas")
+
+
+def is_formula(node: nodes.Node) -> bool:
+    return isinstance(node, (nodes.math, nodes.math_block))
 
 
 class Lightener:
@@ -298,9 +323,14 @@ class Lightener:
         if not common:
             return text
         options = (self.static / OPTIONS).read_text(encoding="utf-8")
-        address = relative(page, self.bundle(tuple(common)), self.out)
-        # All deferred, so in this order: the common ones, explorers and previews, MathJax.
-        said = [f"<script>{options}</script>\n", f'<script defer src="{address}"></script>\n']
+        # All deferred, so in this order: the common ones, explorers and previews, MathJax. The theme's
+        # are a file of their own, so that the page answers before they run.
+        said = [f"<script>{options}</script>\n"]
+        for is_theme in (False, True):
+            some = tuple(file for file in common if (file.parent.name == "scripts") == is_theme)
+            if some:
+                address = relative(page, self.bundle(some), self.out)
+                said.append(f'<script defer src="{address}"></script>\n')
         said += others
         first = found[0].start()
         text = text[:first] + "".join(said) + SCRIPT.sub("", text[first:])
@@ -335,5 +365,6 @@ def lighten(app: Sphinx, exception: Exception | None) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
+    app.connect("doctree-resolved", mark_what_waits)
     app.connect("build-finished", lighten, priority=850)  # before the pages get their policy
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
