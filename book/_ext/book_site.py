@@ -110,6 +110,11 @@ def add_static_folders(app: Sphinx, config: Config) -> None:
     config.html_static_path += [str(STATIC), str(HERE / "static")]
 
 
+def load_mathjax_in_parts(app: Sphinx, config: Config) -> None:
+    """Take MathJax's file that loads what ``mathjax3_config`` names, not that which has all."""
+    config.mathjax_path = "mathjax/startup.js"
+
+
 def add_site_files(app: Sphinx) -> None:
     for path in [Path("site.css"), *sorted(STATIC.glob("*.css"))]:
         app.add_css_file(path.name)
@@ -229,6 +234,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     plugin.find_plugin = functools.cache(plugin.find_plugin)
     app.connect("env-before-read-docs", use_all_cores)
     app.connect("config-inited", add_static_folders)
+    app.connect("config-inited", load_mathjax_in_parts)
     app.connect("builder-inited", add_site_files)
     app.connect("builder-inited", remember_references)
     app.connect("build-finished", offer_plain_notebooks)

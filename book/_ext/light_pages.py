@@ -69,7 +69,6 @@ INDENTATION = re.compile(r"^[ \t]+", re.M)
 
 # Not asked for by any page of this book, or by the page of the search alone.
 SUPERFLUOUS = ("fontawesome.js", "searchtools.js", "searchindex.js", "language_data.js")
-APART = ("tex-chtml.js",)  # a library of its own, kept by browsers for longer
 OPTIONS = "documentation_options.js"  # inline scripts of the page need it at once
 TABS = "design-tabs.js"
 EXPLORERS = ("explorers.js", "explorers.css")
@@ -87,6 +86,21 @@ WEBFONTS = Path("_static", "vendor", "fontawesome", "webfonts")
 SETTING = (
     "<script>document.documentElement.classList.add('setting');"
     "setTimeout(() => document.documentElement.classList.remove('setting'), 4000)</script>"
+)
+
+# What MathJax's first file will ask for, one after the other, is on its way before.
+MATHJAX_PARTS = [
+    "core.js",
+    "input/tex.js",
+    "output/chtml.js",
+    "output/chtml/fonts/tex.js",
+    "a11y/assistive-mml.js",
+]
+EARLY = (
+    f"<script>for (const part of {MATHJAX_PARTS})"
+    " document.head.append(Object.assign(document.createElement('link'), {"
+    " rel: 'preload', as: 'script', fetchPriority: 'low',"
+    " href: document.documentElement.dataset.content_root + '_static/mathjax/' + part }))</script>"
 )
 
 # The theme puts "light" or "dark" in the place of "auto" when its script runs: too late, since every
@@ -217,7 +231,7 @@ def laid_out(text: str) -> str:
     text = CODE.sub(indented, text)
     text = PART.sub(folded, text)
     text = PUNCTUATED.sub(r'<span class="kept">\1\2\3</span>', text)
-    early = COLORS + SETTING if 'class="math' in text else COLORS
+    early = COLORS + SETTING + EARLY if 'class="math' in text else COLORS
     return text.replace("</head>", f"{early}\n</head>", 1)
 
 
@@ -314,7 +328,7 @@ class Lightener:
                 name = explorer[1] if explorer else "explorer"
                 if has_explorer and re.search(rf'class="[^"]*\b{name}\b', text):
                     others.append(match[0])
-            elif file.name in APART or "cards" in file.parts or file.name == "search-data.js":
+            elif {"mathjax", "cards"} & {*file.parts} or file.name == "search-data.js":
                 others.append(match[0])
             elif file.name not in (*SUPERFLUOUS, OPTIONS) and (
                 file.name != TABS or "sd-tab-" in text

@@ -9,31 +9,61 @@
     show();
     return;
   }
-  const TURN = 30; // milliseconds after which the page may answer its reader
+  const TURN = 5; // milliseconds after which the page may answer its reader
+  const METRICS = 110; // MathJax's number of the step that measures the text around a formula
   const pause = () => new Promise((done) => setTimeout(done));
-  const inSight = (formula) => formula.getBoundingClientRect().top < 1.5 * window.innerHeight;
 
-  // As many at a time as a turn has room for, judged by the last ones.
+  // Those above the end of the screen, and half a screen more, in sections that are laid out.
+  function inSight(formulas) {
+    return new Promise((done) => {
+      const look = (seen, observer) => {
+        observer.disconnect();
+        done(seen.filter((each) => each.isIntersecting).map((each) => each.target));
+      };
+      const observer = new IntersectionObserver(look, { rootMargin: "1000000px 0px 50%" });
+      for (const formula of formulas) observer.observe(formula);
+    });
+  }
+
   async function setInTurns(formulas) {
-    let count = 4;
-    for (let first = 0; first < formulas.length; ) {
-      await pause();
-      const few = formulas.slice(first, first + count);
-      const start = performance.now();
-      await MathJax.typesetPromise(few);
-      const perFormula = (performance.now() - start) / few.length;
-      first += few.length;
-      count = Math.max(1, Math.min(80, Math.floor(TURN / perFormula)));
+    let end = 0;
+    for (const formula of formulas) {
+      if (performance.now() > end) {
+        await pause();
+        end = performance.now() + TURN;
+      }
+      await MathJax.typesetPromise([formula]);
     }
   }
 
   async function setAll() {
+    measured = MathJax.getMetricsFor(document.body, false);
     const formulas = [...document.querySelectorAll("main .math")];
-    await setInTurns(formulas.filter(inSight));
+    if (formulas.length) await setInTurns(await inSight(formulas));
     show();
     await setInTurns(formulas.filter((formula) => !formula.querySelector("mjx-container")));
-    await MathJax.typesetPromise(); // what stands outside the text: contents, outputs of cells
   }
 
-  window.MathJax.startup = { typeset: false, pageReady: () => setAll().finally(show) };
+  // The text around a formula is of one family everywhere, and measured once: to measure it at each
+  // formula would lay the page out each time.
+  let measured;
+  function takeMeasured(page) {
+    const { em, ex, containerWidth, lineWidth, scale } = measured;
+    for (const formula of page.math) {
+      if (formula.state() >= METRICS) continue;
+      formula.setMetrics(em, ex, containerWidth, lineWidth, scale);
+      formula.state(METRICS);
+    }
+  }
+
+  let finish;
+  const all = new Promise((done) => (finish = done));
+  MathJax.options.renderActions = { metrics: [METRICS, takeMeasured, "", false] };
+  MathJax.startup = {
+    typeset: false,
+    promise: all, // until MathJax has its own
+    ready: () => pause().then(() => MathJax.startup.defaultReady()),
+    pageReady: () => setAll().finally(show).finally(finish),
+  };
+  window.addEventListener("beforeprint", () => MathJax.typeset?.());
 })();
