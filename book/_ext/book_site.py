@@ -120,6 +120,7 @@ def add_site_files(app: Sphinx) -> None:
         app.add_css_file(path.name)
     for path in [
         Path("page-buttons.js"),
+        Path("scroll-by-keyboard.js"),
         Path("typeset.js"),
         Path("verdict-filter.js"),
         *sorted(STATIC.glob("*.js")),

@@ -10,7 +10,7 @@ The theme asks for some fifty files and 1.4 MB on a first visit, most of it an i
 * The side bar folds the parts behind the chapters.
 * The search's scripts and index are on the page of the search only.
 * Pictures say how large they are, and formulas are set before they are shown (``typeset.js``).
-* A page has its colors before its first line is drawn.
+* A page has its colors before its first line is drawn, and no box is measured while it loads.
 * A full stop after a formula in a line stays with it, and a cell of the ledger's tables says the
   name of its column.
 * A long line of code or output says how far it is indented, so that on a phone it wraps behind that.
@@ -71,6 +71,7 @@ INDENTATION = re.compile(r"^[ \t]+", re.M)
 SUPERFLUOUS = ("fontawesome.js", "searchtools.js", "searchindex.js", "language_data.js")
 OPTIONS = "documentation_options.js"  # inline scripts of the page need it at once
 TABS = "design-tabs.js"
+THEME = "pydata-sphinx-theme.js"
 EXPLORERS = ("explorers.js", "explorers.css")
 
 ICON_FACE = re.compile(r"@font-face\s*\{[^}]*Font ?Awesome[^}]*\}", re.I)
@@ -109,6 +110,11 @@ COLORS = (
     "<script>(page => { if (page.theme === 'auto') page.theme ="
     " matchMedia('(prefers-color-scheme: dark)').matches ? 'dark' : 'light'"
     " })(document.documentElement.dataset)</script>"
+)
+# The theme's script measures all boxes that might scroll, after loading and after each change, and so
+# has all of the page laid out. scroll-by-keyboard.js does that for those near the screen.
+MEASURES_BOXES = re.compile(
+    r'"complete"===document\.readyState\?(\w+)\(\):window\.addEventListener\("load",\1\)'
 )
 
 
@@ -274,7 +280,9 @@ class Lightener:
 
     def text_of(self, script: Path) -> str:
         text = script.read_text(encoding="utf-8")
-        return without_comments(text) if script.name in self.own_scripts else text
+        if script.name in self.own_scripts:
+            return without_comments(text)
+        return MEASURES_BOXES.sub("null", text) if script.name == THEME else text
 
     def style(self, sheets: tuple[Path, ...]) -> Path:
         css = "\n".join(with_imports(sheet, self.static) for sheet in sheets)

@@ -43,8 +43,9 @@ NOT_SHOWN = """() => [...document.querySelectorAll('article figure:has(img)')]
   .filter(each => [...each.querySelectorAll('img')].filter(e => e.checkVisibility()).length !== 1
     || !each.querySelector('figcaption')?.checkVisibility())
   .map(each => each.id || each.outerHTML.slice(0, 80))"""
-# The theme lets the keyboard into what scrolls, some time after the window has changed.
+# The keyboard comes into what scrolls, some time after the window has changed; not into a closed fold.
 REACHED = """() => [...document.querySelectorAll('.pst-scrollable-table-container, article pre')]
+  .filter(e => e.checkVisibility())
   .every(e => e.scrollWidth <= e.clientWidth || e.tabIndex === 0)"""
 KEY_POINTS = """() => [...document.querySelectorAll('.key-points')]
   .slice(0, 1).map(e => e.getBoundingClientRect().bottom + scrollY)"""

@@ -48,6 +48,11 @@ HURRY = """() => {
   const wait = window.setTimeout.bind(window);
   window.setTimeout = (then, pause, ...given) => wait(then, pause / 20, ...given);
 }"""
+# A section far from the screen is laid out when a reader comes near: here, as if one had been everywhere.
+LAY_OUT_ALL = """() => {
+  const css = ".bd-article > section > section { content-visibility: visible !important }";
+  document.head.append(Object.assign(document.createElement("style"), { textContent: css }));
+}"""
 THEME = "scheme => { document.documentElement.dataset.theme = scheme }"
 
 AXE = Axe().axe_script
@@ -196,11 +201,12 @@ class Visit:
             self.finished.append(request)
 
     def settle(self) -> Page:
-        """Wait until every equation is typeset and the page stands still."""
+        """Wait until every equation is typeset, lay out all of the page, and let it stand still."""
         self.page.wait_for_function(
             "() => !window.MathJax || (MathJax.startup && MathJax.startup.promise)"
         )
         self.page.evaluate("() => window.MathJax ? MathJax.startup.promise : null")
+        self.page.evaluate(LAY_OUT_ALL)
         stand_still(self.page)
         return self.page
 
