@@ -47,6 +47,13 @@ def pages_to_write(app: Sphinx, env: BuildEnvironment) -> list[str]:
     return [] if unchanged else sorted(env.found_docs)
 
 
+def at_least_one(
+    app: Sphinx, env: BuildEnvironment, added: set[str], changed: set[str], removed: set[str]
+) -> list[str]:
+    """The first page where none has changed: else Sphinx ends before it copies style sheets and scripts."""
+    return [] if added | changed | removed else [app.config.root_doc]
+
+
 def keep(app: Sphinx, exception: Exception | None) -> None:
     if exception is not None or app.builder.format != "html":
         return
@@ -59,5 +66,6 @@ def keep(app: Sphinx, exception: Exception | None) -> None:
 def setup(app: Sphinx) -> dict[str, Any]:
     # After all numbers have been given, which is behind the event "env-updated".
     app.connect("env-get-updated", pages_to_write, priority=900)
+    app.connect("env-get-outdated", at_least_one)
     app.connect("build-finished", keep, priority=0)  # before anything is done to the pages
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -631,6 +631,13 @@ def test_an_unknown_word_in_one_condition_leaves_no_contrast() -> None:
     assert contrast.degrees.tolist() == [math.inf, 0]
 
 
+def test_an_unknown_word_in_both_conditions_counts_in_neither() -> None:
+    texts = ["the cat sat", "the dog sat", "the zebra sat", "a zebra sat"]
+    found = mpt_score.sentences(tiny(), texts, tokenizer=tokenizer(), items=ITEMS)
+    difference = found.log_score[2] - found.log_score[3]
+    torch.testing.assert_close(found.contrast([1, -1, 1, -1]).value[1], difference)
+
+
 def coin(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """Says ¼ of the value 0 and ¾ of 1, whatever is shown."""
     return torch.tensor([0.25, 0.75], dtype=torch.float64).log().expand(*ids.shape, 2)
