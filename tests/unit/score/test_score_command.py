@@ -526,14 +526,14 @@ SPECIAL = {
 @pytest.mark.parametrize("kind", SPECIAL)
 def test_a_bad_line_costs_itself_alone(folder, tmp_path, capsys, kind) -> None:
     path, good = tmp_path / "texts.txt", tmp_path / "good.txt"
-    path.write_text("\n".join(SPECIAL[kind]))
-    good.write_text("\n".join([SPECIAL[kind][0], "", SPECIAL[kind][2]]))
+    path.write_text("\n".join(["", *SPECIAL[kind]]))
+    good.write_text("\n".join(["", SPECIAL[kind][0], "", SPECIAL[kind][2]]))
     assert call(folder, kind, path) == 2
     refusal = capsys.readouterr().err.splitlines()[-1]
-    assert "texts.txt, line 2: " in refusal and "--skip" in refusal
+    assert "texts.txt, line 3: " in refusal and "--skip" in refusal
     assert call(folder, kind, path, "--skip") == 0
     out, said = capsys.readouterr()
-    assert "skipped: " in said and "texts.txt, line 2: " in said
+    assert "skipped: " in said and "texts.txt, line 3: " in said
     assert call(folder, kind, good) == 0
     for record, wanted in zip(records(out), records(capsys.readouterr().out), strict=True):
         assert record.keys() == wanted.keys()
