@@ -50,7 +50,7 @@ def pages_to_write(app: Sphinx, env: BuildEnvironment) -> list[str]:
 def at_least_one(
     app: Sphinx, env: BuildEnvironment, added: set[str], changed: set[str], removed: set[str]
 ) -> list[str]:
-    """The first page where none has changed: else Sphinx ends before it copies style sheets and scripts."""
+    """The first page where none has changed, or Sphinx ends before it copies styles and scripts."""
     return [] if added | changed | removed else [app.config.root_doc]
 
 
