@@ -93,7 +93,7 @@ class TestDeepVAE:
         for name in same:
             assert getattr(full, name) == getattr(record, name), name
         assert full.seed == record.seeds[0]
-        assert (full.hidden,) == record.hidden
+        assert (full.units,) == record.hidden
         assert full.rate == deep_vae.FIXED.rate
 
     @pytest.mark.parametrize(("name", "step"), [("elbo", "elbo_step"), ("fixed", "recursion_step")])
@@ -103,7 +103,7 @@ class TestDeepVAE:
             seeds=(tiny.seed,),
             dataset=tiny.dataset,
             num_data=tiny.num_data,
-            hidden=(tiny.hidden,),
+            hidden=(tiny.units,),
             latent_dim=tiny.latent_dim,
             num_steps=tiny.num_steps,
             learning_rate=tiny.learning_rate,
