@@ -238,5 +238,5 @@ def test_no_serious_accessibility_fault_and_no_overflow(visit):
 def test_without_javascript_a_table_stays(visit):
     page = visit(javascript=False)
     fallback = page.locator(".order-explorer .explorer-static")
-    assert fallback.is_visible() and len(fallback.inner_text()) > 20
+    assert fallback.is_visible() and len(fallback.text_content()) > 20
     assert page.locator(".oe-card").count() == 0

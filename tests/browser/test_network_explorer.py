@@ -370,7 +370,7 @@ def test_without_javascript_and_on_paper_the_table_stays(visit) -> None:
     page = visit(javascript=False)
     fixed = page.locator(f"{EXPLORER} .explorer-static")
     assert fixed.is_visible() and fixed.locator("tr").count() == 5
-    assert len(re.findall(r"-\d\d\.\d{3}", fixed.inner_text())) == 20
+    assert len(re.findall(r"-\d\d\.\d{3}", fixed.text_content())) == 20
     page = visit()
     assert page.locator(f"{EXPLORER} .explorer-static").is_hidden()
     change(page, media="print")
