@@ -119,7 +119,7 @@ def draw_links(target: Path = LINKS) -> None:
         (
             "asked",
             "are better guesses better features?",
-            "with one hidden: on one language of three",
+            "with one hidden: in full on one language of three",
         ),
         ("faint", "do they help where you need them?", "no theorem says so"),
     )
