@@ -243,7 +243,11 @@ def call(command: list[str]) -> int:
     return subprocess.run(command, check=False).returncode
 
 
-def main(root: Path = ROOT, sphinx: Callable[[list[str]], int] = call) -> int:
+def main(
+    root: Path = ROOT,
+    sphinx: Callable[[list[str]], int] = call,
+    kernels: Callable[[], AbstractContextManager[None]] = warm,
+) -> int:
     stamp = root / HOME_PAGE.with_name(".built-from")
     now = fingerprint(root)
     if stamp.is_file() and stamp.read_text() == now:
@@ -255,7 +259,7 @@ def main(root: Path = ROOT, sphinx: Callable[[list[str]], int] = call) -> int:
         for chapter, changed in refresh_cache(root).items():
             more = ", …" if len(changed) > 3 else ""
             print(f"build: {chapter} is out of date: {', '.join(changed[:3])}{more}", flush=True)
-        execute_ahead(root, executor, warm)
+        execute_ahead(root, executor, kernels)
     lay_out_written_pages(root)
     command = [str(Path(sys.executable).with_name("jupyter-book")), "build", str(root)]
     with phase(root, "Sphinx"):

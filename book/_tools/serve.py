@@ -3,7 +3,7 @@
     python book/_tools/serve.py        (make serve)
 
 Most of what a changed word would cost is imports. So each build is a fork of this process, which
-imports what the last build did.
+imports what the last build did, and kernels are forks of one process that stays.
 """
 
 import importlib
@@ -12,12 +12,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from functools import partial
 from pathlib import Path
 
 import build_site
 from book_layout import ROOT
 from memory import tools
+from warm_kernels import Template, warm
 
 ADDRESS = "127.0.0.1"
 PORT = 8000
@@ -53,7 +55,7 @@ def times(root: Path) -> dict[Path, int]:
     return changed
 
 
-def build(root: Path) -> None:
+def build(root: Path, template: Template | None) -> None:
     """Build in a fork of this process, after importing what an earlier build has imported."""
     imported = root / "_build" / "imported"
     for name in imported.read_text().split() if imported.is_file() else ():
@@ -61,7 +63,7 @@ def build(root: Path) -> None:
             importlib.import_module(name)
     child = os.fork()
     if child == 0:
-        status = build_site.main(root, sphinx_here)
+        status = build_site.main(root, sphinx_here, partial(warm, template))
         if "sphinx" in sys.modules:  # something was built
             others = (name for name in sys.modules if name.partition(".")[0] not in OWN)
             imported.write_text("\n".join(others))
@@ -84,12 +86,16 @@ def main(root: Path = ROOT) -> None:
     server = [sys.executable, "-m", "http.server", str(PORT), "--bind", ADDRESS, "--directory"]
     made_by = tools()
     pages = root / build_site.HOME_PAGE.parent
-    with subprocess.Popen([*server, str(pages)], stderr=subprocess.DEVNULL) as shown:
+    build_site.set_up_kernels(root)
+    with (
+        Template() if sys.platform == "linux" else nullcontext() as template,
+        subprocess.Popen([*server, str(pages)], stderr=subprocess.DEVNULL) as shown,
+    ):
         try:
             for _ in changes(root):
                 if tools() != made_by:
                     break
-                build(root)
+                build(root, template)
                 print(f"The book is at http://localhost:{PORT}. Ctrl-C ends this.", flush=True)
         except KeyboardInterrupt:
             return

@@ -8,6 +8,7 @@ Only Linux can fork a process that has imported all this. Elsewhere kernels star
 """
 
 import gc
+import importlib
 import os
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib.metadata import EntryPoint
 from multiprocessing.connection import Connection, Pipe
 from typing import Any, NoReturn, Self
@@ -28,14 +29,19 @@ BACKEND = {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}
 
 
 class Template:
-    """The process that is forked."""
+    """The process that is forked.
 
-    def __init__(self) -> None:
+    Args:
+        own: Packages of this book that it imports as well. They are what they were when it started.
+    """
+
+    def __init__(self, *own: str) -> None:
         self.connection, its_end = Pipe()
         self.process = subprocess.Popen(
-            [sys.executable, __file__, str(its_end.fileno())],
+            [sys.executable, __file__, str(its_end.fileno()), *own],
             env=os.environ | BACKEND,
             pass_fds=[its_end.fileno()],
+            start_new_session=True,  # Ctrl-C is for its parent, and it ends with that
         )
         its_end.close()
         self.lock = threading.Lock()
@@ -105,8 +111,12 @@ class WarmProvisioner(LocalProvisioner):
 
 
 @contextmanager
-def warm() -> Iterator[None]:
-    """Kernels that are started in the block, by any thread of this process, start warm."""
+def warm(kept: Template | None = None) -> Iterator[None]:
+    """Kernels that are started in the block, by any thread of this process, start warm.
+
+    Args:
+        kept: A template that is there already. Else one is started, and ended with the block.
+    """
     if sys.platform != "linux":
         yield
         return
@@ -115,7 +125,7 @@ def warm() -> Iterator[None]:
     factory.provisioners[NAME] = EntryPoint(
         NAME, f"{__name__}:{WarmProvisioner.__name__}", factory.GROUP_NAME
     )
-    with Template() as WarmProvisioner.template:
+    with nullcontext(kept) if kept else Template("mpt_lml") as WarmProvisioner.template:
         factory.default_provisioner_name = NAME
         try:
             yield
@@ -126,7 +136,7 @@ def warm() -> Iterator[None]:
 # -- the process that is forked
 
 
-def serve(connection: Connection) -> None:
+def serve(connection: Connection, *own: str) -> None:
     """Import, then fork a kernel for each request, until the other side is closed."""
     sys.path.remove(os.path.dirname(__file__))  # a kernel does not have the folder of this script
     with warnings.catch_warnings():
@@ -138,7 +148,8 @@ def serve(connection: Connection) -> None:
         from ipykernel import kernelapp  # noqa: F401
         from transformers import BertForMaskedLM  # noqa: F401
 
-        import mpt_lml  # noqa: F401
+        for name in own:
+            importlib.import_module(name)
     gc.freeze()  # no collection touches, and so copies, what all share
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # a kernel that has ended is forgotten
     while True:
@@ -171,4 +182,4 @@ def run_kernel(
 
 
 if __name__ == "__main__":
-    serve(Connection(int(sys.argv[1])))
+    serve(Connection(int(sys.argv[1])), *sys.argv[2:])

@@ -13,7 +13,7 @@ from build_site import Executor, execute_ahead, fingerprint, main, refresh_cache
 from jupyter_cache import get_cache
 from jupyter_cache.cache.main import CacheBundleIn
 from nbformat.v4 import new_code_cell, new_notebook
-from warm_kernels import warm
+from warm_kernels import Template, warm
 
 CHAPTER = """---
 file_format: mystnb
@@ -214,3 +214,18 @@ def test_chapters_are_executed_without_a_network(tmp_path: Path) -> None:
     assert others == [f"{is_warm} False book\n"] * 2 + ["at home\n"]
     for name in ("example.invalid", "192.0.2.1", "192.0.2.2", "192.0.2.3"):
         assert any(f"and {name} was asked for" in text for text in refused)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can fork what has imported torch")
+@mock.patch.dict(os.environ)
+def test_kernels_of_a_template_that_stays_import_this_book_anew(tmp_path: Path) -> None:
+    imported = "import sys\nprint('torch' in sys.modules, 'mpt_lml' in sys.modules)"
+    chapters = {"a-first": imported, "b-second": f"{imported}  # once more"}
+    set_up_kernels(tmp_path)
+    with Template() as kept:
+        for number in (1, 2):
+            root = book_of(tmp_path, **dict(list(chapters.items())[:number]))
+            with warm(kept):
+                execute_ahead(root, Executor())
+            assert len(said(root)) == number
+    assert said(root) == ["True False\n"] * 2

@@ -38,7 +38,7 @@ def test_a_build_starts_with_the_imports_of_the_one_before(tmp_path: Path) -> No
     (tmp_path / "_build").mkdir()
     sys.modules.pop("colorsys", None)
 
-    def main(root: Path, sphinx: object) -> int:
+    def main(root: Path, sphinx: object, kernels: object) -> int:
         (root / "had").write_text(str("colorsys" in sys.modules))
         for name in ("sphinx", "colorsys"):
             importlib.import_module(name)
@@ -46,5 +46,5 @@ def test_a_build_starts_with_the_imports_of_the_one_before(tmp_path: Path) -> No
 
     with mock.patch.object(build_site, "main", main):
         for had in ("False", "True"):
-            serve.build(tmp_path)
+            serve.build(tmp_path, None)
             assert (tmp_path / "had").read_text() == had
