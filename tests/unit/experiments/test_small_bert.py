@@ -277,7 +277,7 @@ def test_the_settings_of_the_page_are_those_of_the_record() -> None:
     names |= {name: name for name in ("source", "width", "num_layers", "batch_tokens", "seed")}
     for of_the_page, of_the_record in names.items():
         assert getattr(full, of_the_page) == getattr(record, of_the_record)
-    assert full.rate == small_bert._LEARNING_RATE
+    assert full.learning_rate == small_bert._LEARNING_RATE
     assert len(page()["tokenizer"]) <= record.vocab_size
     expected = networks.small_masked_lm(6000, seed=4, width=32, num_layers=2)
     assert type(page()["yours"]) is type(expected)
