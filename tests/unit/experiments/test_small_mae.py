@@ -145,8 +145,9 @@ def test_the_settings_of_the_page_are_those_of_the_record() -> None:
     figure = vit_mae.Figure6()
     images, *patch_and_steps = figure.data_sets[0]
     record = figure._settings_of(*patch_and_steps)
-    names = {"rate": "learning_rate", "steps": "num_steps"}
-    names |= {name: name for name in ("patch_size", "width", "matrix_rate", "batch_size")}
+    names = {"steps": "num_steps"}
+    shared = ("patch_size", "width", "learning_rate", "matrix_rate", "batch_size")
+    names |= {name: name for name in shared}
     for of_the_page, of_the_record in names.items():
         assert getattr(full, of_the_page) == getattr(record, of_the_record)
     assert full.images == images and full.seed == figure.seeds[0]
@@ -165,7 +166,7 @@ def test_the_page_trains_as_the_experiment(matrix_rate: float | None) -> None:
     model = ViTMAE(small_mae.small_network(settings, x, 6), 1.0, **units)
     expected = small_mae.train(model, x, settings, generator(6))
     network = networks.small_mae(8, 1, 2, seed=6, width=8, num_layers=2, decoder_layers=1)
-    of_page = page()["Settings"](steps=20, rate=0.01, seed=6, **shared)
+    of_page = page()["Settings"](steps=20, learning_rate=0.01, seed=6, **shared)
     losses = page()["train"](network, x.double(), of_page)
     torch.testing.assert_close(torch.tensor(losses), expected, atol=1e-3, rtol=0)
 
