@@ -94,7 +94,7 @@ class TestDeepVAE:
             assert getattr(full, name) == getattr(record, name), name
         assert full.seed == record.seeds[0]
         assert (full.units,) == record.hidden
-        assert full.rate == deep_vae.FIXED.rate
+        assert full.masking_rate == deep_vae.FIXED.rate
 
     @pytest.mark.parametrize(("name", "step"), [("elbo", "elbo_step"), ("fixed", "recursion_step")])
     def test_tiny_trains_as_the_experiment_does(self, name: str, step: str) -> None:
