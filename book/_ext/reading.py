@@ -197,6 +197,17 @@ def title_folds(app: Sphinx, doctree: nodes.document) -> None:
         cell["prompt_hide"] = title
 
 
+def gather_checks(app: Sphinx, doctree: nodes.document) -> None:
+    """The checks at the end of a page fold together, under their number."""
+    for section in doctree.findall(nodes.section):
+        checks = [each for each in section.children if "tag_check" in each.get("classes", [])]
+        if len(checks) < 2:
+            continue
+        opens = f'<details class="checks"><summary>{len(checks)} tests</summary>'
+        section.insert(section.index(checks[0]), nodes.raw("", opens, format="html"))
+        section.insert(section.index(checks[-1]) + 1, nodes.raw("", "</details>", format="html"))
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     app.add_config_value("reading", {}, "", dict)
     app.add_directive("reading-path", ReadingPath)
@@ -205,5 +216,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("source-read", link_pdf)
     app.connect("html-page-context", describe, priority=400)
     app.connect("doctree-read", title_folds)
+    app.connect("doctree-read", gather_checks)
     app.connect("doctree-read", mend_chapter)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
