@@ -153,7 +153,7 @@ def test_the_student_edition_has_exercises_and_no_solutions(page: Page) -> None:
 
 @pytest.mark.parametrize("page", CHAPTERS)
 def test_checks_fold_and_minutes_show(page: Page, site: Path) -> None:
-    """Every check folds under what it would catch; the page says its minutes."""
+    """Every check folds under what it would catch, and all together; the page says its minutes."""
     text = html.unescape((site / f"{page.docname}.html").read_text(encoding="utf-8"))
     cells = nbformat.read(page.notebook, as_version=4).cells
     checks = [cell.source for cell in cells if "check" in cell.metadata.get("tags", [])]
@@ -161,6 +161,7 @@ def test_checks_fold_and_minutes_show(page: Page, site: Path) -> None:
         title = source.splitlines()[0].removeprefix("# @title ")
         assert f'<span class="admonition-title">{title}</span>' in text, title
     assert checks and "@title" not in text
+    assert f'<details class="checks"><summary>{len(checks)} tests</summary>' in text
     assert f'<p class="minutes">{form(page).time} to read</p>' in text
 
 
