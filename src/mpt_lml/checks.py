@@ -61,6 +61,7 @@ from fractions import Fraction
 from numbers import Real
 from typing import Annotated, Any, Literal, TypeVar, Union, overload
 
+import numpy as np
 import torch
 from jaxtyping import AbstractArray
 from torch import Tensor
@@ -298,8 +299,8 @@ class _Call:
             require_one_dtype(**floating)
         if len(self.leading) > 1:
             try:
-                torch.broadcast_shapes(*self.leading)
-            except RuntimeError:
+                np.broadcast_shapes(*self.leading)  # torch's first imports sympy: 0.3 s
+            except ValueError:
                 shapes = _shapes(self.tensors)
                 raise ValueError(f"leading axes must be equal or 1, got {shapes}.") from None
 
