@@ -23,7 +23,7 @@ AGREES = re.compile(
 )
 COMPARED = re.compile(r"Largest difference .* allowed\)")
 # Cells that choose the settings of a training, and train. What the settings of a record are called.
-TRAINS = re.compile(r"^settings = replace\(", re.MULTILINE)
+TRAINS = re.compile(r"^settings = (replace\(|FULL\b)", re.MULTILINE)
 FULL = "FULL"
 NUMBERS_OF_STEPS = ("num_steps", "num_epochs", "steps")
 REASON = re.compile(r"not run here \([^)]*\)")
