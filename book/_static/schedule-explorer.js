@@ -92,7 +92,7 @@
       sums.node, clock, bars,
       shared.el("p", { class: "oe-note" }, [
         "Shaded: the loss in continuous time. Bars: what each step adds; together they are " +
-          "\u2212ELBO with T steps, and the shaded area is its limit, the same for all schedules."
+          "the NELBO of T steps, and the shaded area is its limit, the same for all schedules."
       ]),
       frame.live
     );
