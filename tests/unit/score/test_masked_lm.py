@@ -156,6 +156,10 @@ def test_a_long_row_of_a_big_bird_is_scored_alike_before_and_after_a_short_one()
     assert torch.equal(conditionals.log_tokens(ids[:, :20], mask[:, :20]), short)
     full = MaskedLM(MORE_FAMILIES["BigBird"].of_length(80).network().double(), MASK)
     assert (full.log_tokens(ids, mask) - before).abs().max() > 1e-3  # it is another attention
+    for length, is_sparse in ((56, False), (57, True)):  # 7 blocks of 8 attend to all
+        rows, hidden = ids[:, :length], mask[:, :length]
+        apart = (full.log_tokens(rows, hidden) - conditionals.log_tokens(rows, hidden)).abs().max()
+        assert (apart > 1e-3) == is_sparse, length
 
 
 MASKS = torch.tensor(
